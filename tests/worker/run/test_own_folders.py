@@ -28,6 +28,8 @@ from worker.run import own_folders
 from worker.saving.commit import CheckpointCommitter, CheckpointOrigin, Retention, SaveError
 from worker.saving.directory import open_checkpoint_directory
 
+pytestmark = pytest.mark.tensorflow
+
 NAME = CheckpointName(100, 1)
 
 
