@@ -158,21 +158,9 @@ class Leave:
     alone: bool = False
 
 
-GangMessage = (
-    Challenge
-    | Join
-    | Begin
-    | Refused
-    | Alive
-    | Broken
-    | Over
-    | WithoutWorker
-    | Restore
-    | UploadPart
-    | PartUploaded
-    | PartCommitted
-    | Leave
-)
+PartMessage = Restore | UploadPart | PartUploaded | PartCommitted
+"""What daemons say of checkpoints, where nodes have folders of their own."""
+GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | WithoutWorker | PartMessage | Leave
 MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
 """Encodes and decodes them; a line has room for a thousand ranks that listen elsewhere."""
 

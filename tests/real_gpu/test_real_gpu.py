@@ -20,7 +20,7 @@ from supervisor.host.gpu_guard.nvml import Nvml, list_of_kernel
 from tests.places import CHILDREN, ROOT
 from tests.reading import records
 from tests.system.harness import Daemon
-from tests.system.memory_jobs import FIT, START_S, MemoryJob, die_at_random, figures, undisturbed
+from tests.system.memory_jobs import FIT, START_S, HotPair, MemoryJob, die_at_random, figures, undisturbed
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -94,7 +94,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest
 
 
-def test_nvml_and_the_kernel_name_the_same_gpus_and_nothing_is_refused():
+def test_nvml_and_the_kernel_name_the_same_gpus_and_none_has_an_error():
     gpus = seen_gpus()
     print(*gpus, sep="\n")
 
@@ -117,11 +117,10 @@ def test_the_daemon_hears_both_sources_and_names_who_uses_a_gpu(tmp_path: Path):
         assert "job" in control(daemon, "gpus")
 
 
-@pytest.mark.parametrize("standby", ["off", "auto"])
-def test_deaths_of_every_kind_on_a_gpu_cost_little_and_no_bit(tmp_path: Path, expected: str, standby: str):
-    job = gpu_job(tmp_path, f"standby={standby}\n")
+def test_deaths_of_every_kind_on_a_gpu_cost_little_and_no_bit(tmp_path: Path, expected: str):
+    job = gpu_job(tmp_path)
     with job.daemon as daemon:
-        die_at_random(job, 5, seed=len(standby), longest_s=3.0)
+        die_at_random(job, 5, seed=3, longest_s=3.0)
         job.hurry()
         digest = job.until_done(200.0)
         print(control(daemon, "history", "job"))
@@ -131,46 +130,26 @@ def test_deaths_of_every_kind_on_a_gpu_cost_little_and_no_bit(tmp_path: Path, ex
 
 
 def test_a_hot_standby_on_the_same_gpu_is_the_next_worker_and_ends_with_the_same_bits(tmp_path: Path):
-    """Two jobs on one GPU; one of them is killed twice, when its standby waits."""
-    folders = {name: tmp_path / name for name in ("killed", "undisturbed")}
-    section = "[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\nstandby={standby}\n"
-    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\ndeterministic=true\n"
-    section += 'environment=STEPS="6000",STEP_S="0.01",BESIDE="{folder}",PYTHONPATH="{root}",'
-    section += 'TF_FORCE_GPU_ALLOW_GROWTH="true"\n'
-    sections = ""
-    for name, folder in folders.items():
-        folder.mkdir()
-        standby = "hot" if name == "killed" else "off"
-        sections += section.format(name=name, folder=folder, standby=standby, root=ROOT)
-    (folders["undisturbed"] / "hurry").touch()
-    with Daemon(tmp_path, sections) as daemon:
+    pair = HotPair(tmp_path, "deterministic=true\n", **SHARED)
+    with pair.daemon as daemon:
         for attempt in (1, 2):
-
-            def is_ready(attempt: int = attempt) -> dict[str, Any] | None:
-                job = dict(daemon.status("killed")["job"])
-                return job if job["attempt"] == attempt and job["step"] and job["standby"]["stage"] == "ready" else None
-
-            before = daemon.until(is_ready, "a standby waits", START_S)
-            print(control(daemon, "status"))
-            os.kill(daemon.status("killed")["pid"], signal.SIGKILL)
+            before = pair.kill_when(lambda job: True, attempt)
             killed_at = time.monotonic()
 
             def goes_on(attempt: int = attempt, step: int = before["step"]) -> bool:
-                job = daemon.status("killed")["job"]
+                job = pair.job()
                 return bool(job["attempt"] == attempt + 1 and job["step"] and job["step"] > step)
 
             daemon.until(goes_on, "the next one has done a new step")
             print(f"a new step {time.monotonic() - killed_at:.2f} s later")
             assert daemon.status("killed")["pid"] == before["standby"]["pid"]
-        (folders["killed"] / "hurry").touch()
-        for name in folders:
-            daemon.until_state(name, "SUCCEEDED", patience_s=START_S)
+        hashes = pair.hashes()
 
-    assert len({(folder / "hash").read_text() for folder in folders.values()}) == 1
+    assert len(hashes) == 1
 
 
 def test_fit_on_a_gpu_ends_with_the_same_bits(tmp_path: Path):
-    job = MemoryJob(tmp_path / "killed", STEPS, FIT, "standby=warm\n", **FIT_EXACT)
+    job = MemoryJob(tmp_path / "killed", STEPS, FIT, **FIT_EXACT)
     with job.daemon:
         die_at_random(job, 3, seed=5, longest_s=3.0)
         job.hurry()

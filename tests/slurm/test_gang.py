@@ -23,6 +23,15 @@ def end_of(gang: Submission, job: SlurmJob, state: str = "COMPLETED") -> None:
         assert not list(node.own_disk.glob(f"stepkeeper-*-{job.id}")), job.output
 
 
+def end_in_the_next_run(gang: Gang, job: SlurmJob) -> None:
+    """All have saved because a node goes away; Slurm queues the job again, and it ends without more pauses."""
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert "status 43" in job.output and "next: again" not in job.output
+    gang.set_pause(0.0)
+    job.start_now()
+    end_of(gang, job)
+
+
 def until_training(gang: Gang, job: SlurmJob, times: int = 1) -> None:
     """All ranks have begun to train so many times, and a checkpoint is there."""
     job.until(lambda: len(gang.starts(job)) >= times * gang.nodes, "all ranks train", PATIENCE_S)
@@ -220,11 +229,7 @@ def test_a_notice_of_one_node_saves_all_at_one_step_and_the_job_is_queued_again(
     job = gang.begin("--nodelist=n1,n2")
     until_training(gang, job)
     gang.give_notice(job, 1)
-    job.until_state("PENDING", patience_s=PATIENCE_S)
-    assert "status 43" in job.output and "next: again" not in job.output
-    gang.set_pause(0.0)
-    job.start_now()
-    end_of(gang, job)
+    end_in_the_next_run(gang, job)
     assert gang.ends() == undisturbed
     resumed_once(gang, job)
 

@@ -8,7 +8,7 @@ from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.tensorbundle import verify
 from tests.slurm.cluster import Cluster, SlurmJob
 from tests.slurm.jobs import Gang
-from tests.slurm.test_gang import DAEMON, PATIENCE_S, WORKER, end_of, until_training
+from tests.slurm.test_gang import DAEMON, PATIENCE_S, WORKER, end_in_the_next_run, end_of, until_training
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.minutes, pytest.mark.timeout(500),
@@ -217,11 +217,7 @@ def test_a_notice_of_the_spare_node_disturbs_nobody_and_with_none_left_the_job_i
     job.until(lambda: gang.newest() > newest, "the others train on", PATIENCE_S)
     assert len(gang.starts(job)) == 2
     gang.give_notice(job, 1)
-    job.until_state("PENDING", patience_s=PATIENCE_S)
-    assert "status 43" in job.output and "next: again" not in job.output
-    gang.set_pause(0.0)
-    job.start_now()
-    end_of(gang, job)
+    end_in_the_next_run(gang, job)
     assert gang.ends() == undisturbed
 
 
@@ -233,10 +229,6 @@ def test_a_notice_of_the_first_node_saves_all_and_the_job_is_queued_again(
     job = gang.begin()
     until_training(gang, job)
     gang.give_notice(job, 0)
-    job.until_state("PENDING", patience_s=PATIENCE_S)
-    assert "status 43" in job.output and "next: again" not in job.output
-    gang.set_pause(0.0)
-    job.start_now()
-    end_of(gang, job)
+    end_in_the_next_run(gang, job)
     assert gang.ends() == undisturbed
     assert '"gang.again"' not in gang.log(job, 0)

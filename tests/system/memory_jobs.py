@@ -171,6 +171,49 @@ def undisturbed(folder: Path, steps: int, script: Path = OWN_LOOP, **variables: 
     return (folder / "hash").read_text()
 
 
+class HotPair:
+    """Two jobs of `remembering_entry.py` with one daemon: `killed` has a hot standby; `undisturbed` has none, and
+    hurries. `keys`: more lines of both sections; `variables`: more of their environment."""
+
+    def __init__(self, folder: Path, keys: str = "", **variables: object) -> None:
+        self._folders = {name: folder / name for name in ("killed", "undisturbed")}
+        sections = ""
+        for name, place in self._folders.items():
+            place.mkdir()
+            own = {"STEPS": 6000, "STEP_S": 0.01, "BESIDE": place, "PYTHONPATH": ROOT, **variables}
+            text = ",".join(f'{variable}="{value}"' for variable, value in own.items())
+            standby = "hot" if name == "killed" else "off"
+            sections += (
+                f"[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\n"
+                f"standby={standby}\nmemory_checkpoint=auto\ncheckpoint_dir={place}/ckpt\nenvironment={text}\n{keys}"
+            )
+        (self._folders["undisturbed"] / "hurry").touch()
+        self.daemon = Daemon(folder, sections)
+
+    def job(self) -> dict[str, Any]:
+        """The status of the one that is killed, as a job."""
+        return dict(self.daemon.status("killed")["job"])
+
+    def kill_when(self, is_time: Callable[[dict[str, Any]], Any], attempt: int) -> dict[str, Any]:
+        """Kills the worker of that attempt once its standby waits and `is_time`; how the job was right before."""
+
+        def look() -> dict[str, Any] | None:
+            job = self.job()
+            is_there = job["attempt"] == attempt and job["step"] and job["standby"]["stage"] == "ready"
+            return job if is_there and is_time(job) else None
+
+        before: dict[str, Any] = self.daemon.until(look, "the moment has come, and a standby waits", START_S)
+        os.kill(self.daemon.status("killed")["pid"], signal.SIGKILL)
+        return before
+
+    def hashes(self) -> set[str]:
+        """Of the last states, once both have ended."""
+        (self._folders["killed"] / "hurry").touch()
+        for name in self._folders:
+            self.daemon.until_state(name, "SUCCEEDED", patience_s=START_S)
+        return {(place / "hash").read_text() for place in self._folders.values()}
+
+
 def die_at_random(
     job: MemoryJob, deaths: int, seed: int, longest_s: float, others: Sequence[Callable[[int], None]] = ()
 ) -> list[str]:

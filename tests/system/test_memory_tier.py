@@ -17,10 +17,9 @@ import pytest
 
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.layout import parse_name
-from tests.places import ROOT
 from tests.reading import alive
 from tests.system.harness import Daemon
-from tests.system.memory_jobs import FIT, OWN_LOOP, START_S, MemoryJob, die_at_random, figures, undisturbed
+from tests.system.memory_jobs import FIT, OWN_LOOP, START_S, HotPair, MemoryJob, die_at_random, figures, undisturbed
 from tests.waiting import stays, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -345,27 +344,10 @@ def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(
 
 @pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint
 def test_a_hot_standby_begins_from_what_was_in_memory(tmp_path: Path) -> None:
-    """Two jobs with one daemon; one of them is killed twice."""
-    folders = {name: tmp_path / name for name in ("killed", "undisturbed")}
-    section = "[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\nstandby={standby}\n"
-    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\ncheckpoint_interval=100000 steps\n"
-    section += 'environment=STEPS="6000",STEP_S="0.01",BESIDE="{folder}",PYTHONPATH="{root}"\n'
-    sections = ""
-    for name, folder in folders.items():
-        folder.mkdir()
-        standby = "hot" if name == "killed" else "off"
-        sections += section.format(name=name, folder=folder, standby=standby, root=ROOT)
-    (folders["undisturbed"] / "hurry").touch()
-    with Daemon(tmp_path, sections) as daemon:
+    pair = HotPair(tmp_path, "checkpoint_interval=100000 steps\n")
+    with pair.daemon as daemon:
         for attempt in (1, 2):
-
-            def is_ready(attempt: int = attempt) -> dict[str, Any] | None:
-                job = dict(daemon.status("killed")["job"])
-                is_copied = job["attempt"] == attempt and job["memory_step"] and job["step"] > job["memory_step"]
-                return job if is_copied and job["standby"]["stage"] == "ready" else None
-
-            before = daemon.until(is_ready, "a copy is in memory, and a standby waits", START_S)
-            os.kill(daemon.status("killed")["pid"], signal.SIGKILL)
+            before = pair.kill_when(lambda job: job["memory_step"] and job["step"] > job["memory_step"], attempt)
             killed_at = time.monotonic()
             restored = daemon.until(partial(_restored_by, daemon, attempt + 1), "the next one has restored")
             print(f"restored {time.monotonic() - killed_at:.2f} s later")
@@ -373,11 +355,9 @@ def test_a_hot_standby_begins_from_what_was_in_memory(tmp_path: Path) -> None:
             assert daemon.status("killed")["pid"] == before["standby"]["pid"]
             assert before["memory_step"] <= restored
             assert (before["step"] - restored) * before["step_s"] <= MOST_AGAIN_S
-        (folders["killed"] / "hurry").touch()
-        for name in folders:
-            daemon.until_state(name, "SUCCEEDED", patience_s=START_S)
+        hashes = pair.hashes()
 
-    assert len({(folder / "hash").read_text() for folder in folders.values()}) == 1
+    assert len(hashes) == 1
 
 
 def _restored_by(daemon: Daemon, attempt: int) -> int | None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from supervisor.host.mirror.client import MirrorError
-from supervisor.protocol.gang import GangMessage, PartCommitted, PartUploaded, Restore, UploadPart
+from supervisor.protocol.gang import GangMessage, PartCommitted, PartMessage, PartUploaded, Restore, UploadPart
 
 
 class GangParts:
@@ -98,7 +98,7 @@ class GangParts:
 
     # --- what comes in ---
 
-    def on_message(self, node: int, message: Restore | UploadPart | PartUploaded | PartCommitted) -> None:
+    def on_message(self, node: int, message: PartMessage) -> None:
         """Another daemon said this."""
         match message:
             case Restore():

@@ -29,19 +29,7 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import (
-    Broken,
-    GangMessage,
-    Join,
-    Leave,
-    Over,
-    PartCommitted,
-    PartUploaded,
-    Refused,
-    Restore,
-    UploadPart,
-    WithoutWorker,
-)
+from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, PartMessage, Refused, WithoutWorker
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
@@ -266,6 +254,9 @@ class GangAgent:
     def on_message(self, rank: int, message: GangMessage) -> None:
         now = self._loop.time()
         self._view.heard(rank, now)
+        if isinstance(message, PartMessage):
+            self._place.parts.on_message(rank, message)
+            return
         match message:
             case Broken():
                 self._execute(self._view.on_broken(rank, message, now))
@@ -273,8 +264,6 @@ class GangAgent:
                 self._execute(self._view.on_over(message, now))
             case WithoutWorker():
                 self._execute(self._view.on_ready(rank, message, now))
-            case Restore() | UploadPart() | PartUploaded() | PartCommitted():
-                self._place.parts.on_message(rank, message)
             case Leave():
                 if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
                     self._leaves_for_node = True

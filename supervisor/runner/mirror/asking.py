@@ -1,10 +1,14 @@
 """Asks the mirror process, and says what is being asked: `status` shows it, as a store may take long to answer."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.config import ProgramConfig
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, Wanted
+from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.protocol.mirror.keys import run_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +78,18 @@ class MirrorQuestions:
         progress = self._client.progress if asked.checkpoint is not None else None
         sent, size = (None, None) if progress is None else (progress.sent_bytes, progress.size_bytes)
         return MirrorRequest(asked.what, asked.checkpoint, time.monotonic() - asked.since, sent, size)
+
+
+def client_of(config: ProgramConfig, environment: Mapping[str, str]) -> tuple[MirrorClient, str]:
+    """What asks the mirror process of a job, and the URL of its run. `environment`: the daemon's."""
+    assert config.job is not None and config.job.mirror is not None
+    run = run_of(config.name)
+    settings = MirrorSettings(
+        url=config.job.mirror,
+        run=run,
+        folder=config.job.checkpoint_dir,
+        keep=config.job.mirror_keep,
+        bytes_per_s=config.job.mirror_rate_limit,
+    )
+    client = MirrorClient(settings, environment, config.environment, config.user)
+    return client, f"{config.job.mirror.rstrip('/')}/{run}"

@@ -24,11 +24,10 @@ from supervisor.host.mirror.client import MirrorError, RunFenced
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.mirror.asking import MirrorStatus
+from supervisor.runner.mirror.asking import MirrorStatus, client_of
 from supervisor.runner.mirror.epoch_watch import EpochWatch
 from supervisor.runner.mirror.exchange import StoreExchange
 from supervisor.runner.mirror.hold import RunHold, name_of
-from supervisor.runner.mirror.node_mirror import client_of
 from supervisor.runner.mirror.part_commits import PartCommits
 from supervisor.runner.records.observers import ProgramObserver
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from supervisor.config import ProgramConfig
 from supervisor.core.program import events
 from supervisor.host.mirror import messages
-from supervisor.host.mirror.client import MirrorClient, MirrorError
-from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.host.mirror.client import MirrorError
 from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.gang import PartCommitted, PartUploaded, UploadPart
 from supervisor.protocol.layout import parse_name
-from supervisor.protocol.mirror.keys import run_of
 from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.mirror.asking import client_of
 
 MAX_ERROR = 500  # characters of what the chief's daemon is told
 
@@ -75,18 +74,3 @@ class NodeMirror:
     def close(self) -> None:
         """Ends the process."""
         self._client.close()
-
-
-def client_of(config: ProgramConfig, environment: Mapping[str, str]) -> tuple[MirrorClient, str]:
-    """What asks the mirror process of a job, and the URL of its run. `environment`: the daemon's."""
-    assert config.job is not None and config.job.mirror is not None
-    run = run_of(config.name)
-    settings = MirrorSettings(
-        url=config.job.mirror,
-        run=run,
-        folder=config.job.checkpoint_dir,
-        keep=config.job.mirror_keep,
-        bytes_per_s=config.job.mirror_rate_limit,
-    )
-    client = MirrorClient(settings, environment, config.environment, config.user)
-    return client, f"{config.job.mirror.rstrip('/')}/{run}"

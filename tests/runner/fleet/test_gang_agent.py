@@ -1,6 +1,7 @@
 """What a daemon of a gang makes of its own worker's end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
+from supervisor.runner.fleet.node_departure import NodeDeparture
 from supervisor.runner.program.changes import ChangeWaiters
 from tests.waiting import turn_loop, wait_until_async
 
@@ -248,6 +250,26 @@ async def test_a_spare_node_leaves_once_a_notice_says_that_nothing_could_be_save
         await chief.close()
 
 
+async def test_a_spare_node_waits_in_peace_beside_a_notice_that_is_over() -> None:
+    spare = Daemon(place=replace(SPARED, rank=2), wanted=2)
+    facts = spare.runner.facts = ProgramFacts(Policy("train", is_job=True, is_gang=True))
+    over_at = asyncio.get_running_loop().time() - 2 * facts.policy.notice_grace
+    facts.notice = Notice("file", "r", NoticeKind.PREEMPTION, Certainty.CERTAIN, over_at, is_cancellable=True, text="")
+    looks = []
+
+    async def wait_until(look: Callable[[], bool | None]) -> None:
+        looks.append(look())
+        await asyncio.Event().wait()
+
+    spare.runner.wait_until = wait_until
+    departure = NodeDeparture(spare.place.allocation, 2, GangLink(spare.place.allocation, "s", 0, Heard()))
+    departure.watch_notice(spare.runner, lambda runner: pytest.fail("it left"))  # type: ignore[arg-type]
+    await turn_loop()
+    departure.close()
+
+    assert looks == [None], "it looks again when the notice changes, and not before"
+
+
 async def test_a_rank_leaves_between_two_turns_if_its_host_goes_before_a_step_could_be_saved() -> None:
     heard = Heard()
     chief = GangLink(replace(SPARED, rank=0), "s", gang.link_port(SPARED), heard)
@@ -293,10 +315,12 @@ async def test_a_pod_that_is_evicted_says_that_only_its_node_leaves(is_spare: bo
             pod.agent.on_change()
             pod.agent.on_change()
             await wait_until_async(lambda: heard.messages)
+            chief.send(Over(1, "it left; a spare node takes its rank"))
+            await wait_until_async(lambda: pod.posted)
         await pod.agent.close(StepExit.SAVED)
         await wait_until_async(lambda: len(heard.messages) > 1)
         assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its pod goes away", alone=True)
-        assert [type(message) for message in heard.messages] == [Leave, Leave]
+        assert [type(message) for message in heard.messages] == [Leave, Leave], "it takes no part in another turn"
     finally:
         gathering.cancel()
         await chief.close()
