@@ -122,7 +122,7 @@ bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hou
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 11 minutes)
 	$(BIN)/python -m tests.systemd
 
-gpu-test: $(INSTALLED)  ## on a host with a GPU of NVIDIA's and a TensorFlow that sees it: deaths, faults, hangs and memory there (5 minutes)
+gpu-test: $(INSTALLED)  ## on a host with a GPU of NVIDIA's: deaths, faults, hangs and memory there (5 minutes; first .venv/bin/pip install 'tensorflow[and-cuda]')
 	$(BIN)/python -m pytest -n $(AT_ONCE) -rA tests/real_gpu
 
 slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 to 30 minutes)

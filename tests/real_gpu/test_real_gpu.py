@@ -90,7 +90,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The hash of STEPS steps that nobody disturbs, on the GPU."""
     folder = tmp_path_factory.mktemp("undisturbed")
     digest = undisturbed(folder, STEPS, SCRIPT, **SHARED)
-    assert "GPU:0" in (folder / "device").read_text()
+    remedy = "TensorFlow sees no GPU; .venv/bin/pip install 'tensorflow[and-cuda]'"
+    assert "GPU:0" in (folder / "device").read_text(), remedy
     return digest
 
 

@@ -81,14 +81,13 @@ class Runner:
             self.standby = StandbyHolder(config, services, self.records, self._changes.wake, log)
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
-        if config.job is not None and config.job.mirror is not None and services.is_chief:
-            self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log, self._answer_worker)
         self.node_mirror: NodeMirror | None = None
         """The same on the other nodes of a gang, if each has a folder of its own."""
-        gang = services.gang
-        has_mirror = config.job is not None and config.job.mirror is not None and not config.job.checkpoint_dir_shared
-        if gang is not None and has_mirror and not services.is_chief:
-            self.node_mirror = NodeMirror(config, services.environment, gang, self.post)
+        if config.job is not None and config.job.mirror is not None:
+            if services.is_chief:
+                self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log, self._answer_worker)
+            elif services.gang is not None and not config.job.checkpoint_dir_shared:
+                self.node_mirror = NodeMirror(config, services.environment, services.gang, self.post)
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, self.records)
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.records, self.mirror, lambda: self.takeover.is_adoption_settled
