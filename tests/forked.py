@@ -6,7 +6,8 @@ devices and threads (importing starts none); it can be killed and waited for. It
 interpreter: what Python and the framework read from the environment while they are imported is that of this process,
 and all forks order sets of strings alike.
 
-Each process of tests has one such process for each framework, made at its first use, which ends with it.
+Each process of tests has one such process for each framework, made at its first use, which ends with it. A daemon or a
+chief that runs in a fork can have one of its own, so that the workers that it starts are forks too (`tests.forking`).
 """
 
 import contextlib
@@ -35,6 +36,8 @@ DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "super
 """What `supervisor.daemon` imports; not itself, as it is what runs."""
 CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.shell")
 """What `supervisor.ctl.main` imports, and the shell."""
+WORKERS = (*TENSORFLOW, *DAEMON, "tests.forking")
+"""Of a daemon or a chief that starts scripts in TensorFlow as forks."""
 STOCK = ("supervisor.supervisorctl", "supervisor.supervisord")
 """Of PyPI's Supervisor, by an interpreter that has it: our package is called the same, and must not be found there."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -44,17 +47,24 @@ _FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its
 
 
 class ForkServer:
-    """A process that has imported `modules`, of the interpreter `python`."""
+    """A process that has imported modules, and forks. `asks`: a SOCK_SEQPACKET socket that it reads."""
 
-    def __init__(self, python: str, modules: Sequence[str]) -> None:
-        self._asks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, asks: socket.socket, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        self._asks = asks
+        self._process = process
+
+    @classmethod
+    def start(cls, python: str, modules: Sequence[str]) -> "ForkServer":
+        """One that imports `modules`, of the interpreter `python`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": "" if modules == STOCK else str(ROOT)},
                 stdin=subprocess.DEVNULL,
             )
+        return cls(ours, process)
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
         """The pid of a new child of this process. Raises ServerEnded."""
@@ -63,7 +73,8 @@ class ForkServer:
             socket.send_fds(self._asks, [json.dumps(order).encode()], descriptors)
             pid = self._asks.recv(_PID_BYTES)
         if not pid:
-            raise ServerEnded(f"the process that imports for others ended with {self._process.wait()}")
+            status = f" with {self._process.wait()}" if self._process is not None else ""
+            raise ServerEnded(f"the process that imports for others ended{status}")
         return int(pid)
 
 
@@ -77,7 +88,7 @@ _servers: dict[tuple[str, tuple[str, ...]], ForkServer] = {}
 def _server(python: str, modules: tuple[str, ...]) -> ForkServer:
     with _FORKING:
         if (python, modules) not in _servers:
-            _servers[python, modules] = ForkServer(python, modules)
+            _servers[python, modules] = ForkServer.start(python, modules)
         return _servers[python, modules]
 
 
@@ -104,11 +115,23 @@ def _subreaper() -> Iterator[None]:
 
 
 class ForkedProcess(subprocess.Popen[str]):
-    """`subprocess.Popen([PYTHON, SCRIPT or "-m" MODULE, ARGUMENT...])`, without the interpreter's start."""
+    """`subprocess.Popen([PYTHON, SCRIPT or "-m" MODULE, ARGUMENT...])`, without the interpreter's start.
 
-    def __init__(self, command: Sequence[str], modules: tuple[str, ...] = TENSORFLOW, **options: Any) -> None:
-        self._modules = modules
-        super().__init__(command, text=True, **options)
+    `order`: what else the fork is to do (`tests/children/fork_server.py`). `server`: forks it instead of the one with
+    `modules`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        modules: tuple[str, ...] = TENSORFLOW,
+        *,
+        order: Mapping[str, Any] | None = None,
+        server: ForkServer | None = None,
+        **options: Any,
+    ) -> None:
+        self._modules, self._order, self._server = modules, order or {}, server
+        super().__init__(command, **{"text": True, **options})
 
     def _execute_child(  # type: ignore[override]
         self, args: Sequence[str], executable: None, preexec_fn: None, close_fds: bool, pass_fds: tuple[int, ...],
@@ -124,10 +147,16 @@ class ForkedProcess(subprocess.Popen[str]):
             "cwd": str(cwd or os.getcwd()),
             "environment": dict(os.environ if env is None else env),
             "start_new_session": start_new_session,
+            "descriptors": [0, 1, 2, *pass_fds],
+            "umask": umask,
+            **self._order,
         }
         inherited = zip((p2cread, c2pwrite, errwrite), (0, 1, 2), strict=True)
         descriptors = [own if given == -1 else given for given, own in inherited]
-        self.pid = _fork(python, self._modules, order, descriptors)
+        if self._server is not None:
+            self.pid = self._server.fork(order, [*descriptors, *pass_fds])
+        else:
+            self.pid = _fork(python, self._modules, order, [*descriptors, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 

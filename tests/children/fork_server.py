@@ -1,22 +1,34 @@
 """Runs scripts in forks of a process that has imported their framework: `python fork_server.py SOCKET MODULE...`.
 
 SOCKET: the number of a descriptor, a connected SOCK_SEQPACKET socket. Each message that comes is a JSON object, as
-`tests.forked` sends it, with three descriptors; the answer is the fork's pid. The fork's parent is gone by then, so
-that the nearest subreaper, who asked, has it as a child of its own.
+`tests.forked` sends it, with descriptors; the answer is the fork's pid. The fork's parent is gone by then, so that the
+nearest subreaper, who asked, has it as a child of its own. With `forks` in an order the fork has a server of its own,
+a child that is forked before it does anything else; `tests.forking` says what it is for.
 """
 
+import ctypes
 import importlib
 import io
 import json
+import mmap
 import os
 import runpy
 import signal
 import socket
+import struct
 import sys
 import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_BYTES = 1 << 18  # of an order: it has a whole environment
+MOST_DESCRIPTORS = 16
+_PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER = 35, 14, 36  # <linux/prctl.h>
+_STAT_OF_MEMORY = (26, 27, 45, 46, 47, 28)
+"""Numbers of the fields of /proc/PID/stat (proc_pid_stat(5)) with the first seven of `struct prctl_mm_map`, less brk."""
+
+_shown: list[mmap.mmap] = []
+"""What /proc shows of this process lies there."""
 
 
 def main() -> None:
@@ -24,14 +36,19 @@ def main() -> None:
     sys.path.pop(0)  # the folder of this file, whose modules are nothing to the scripts
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    serve(asks)
+
+
+def serve(asks: socket.socket) -> bool:
+    """Forks at each order, until nobody can ask any more; then False. True in a fork, once its script is over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked
     while True:
-        order, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, 3)
+        order, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, MOST_DESCRIPTORS)
         if not order:
-            return
+            return False
         if is_the_fork(asks):
             become(json.loads(order), descriptors)
-            return
+            return True
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -59,19 +76,73 @@ def is_the_fork(asks: socket.socket) -> bool:
 def become(order: dict[str, Any], descriptors: list[int]) -> None:
     """Runs the command in this fork, as Python would have started it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+    place(descriptors, order["descriptors"])
     if order["start_new_session"]:
         os.setsid()
+    if order["umask"] >= 0:
+        os.umask(order["umask"])
+    if order.get("keeps_orphans"):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    is_seen = show([sys.executable, *order["arguments"]], order["environment"])
+    if (kind := order.get("forks")) is not None and is_seen:
+        fork_from_here(kind)
     open_streams()
     for module in ("random", "numpy.random"):  # or all forks would draw the same numbers
         if module in sys.modules:
             sys.modules[module].seed()
     run(order["arguments"])
+
+
+def place(descriptors: list[int], numbers: list[int]) -> None:
+    """Gives the descriptors that came these numbers."""
+    above = max(*numbers, *descriptors) + 1
+    for index, descriptor in enumerate(descriptors):  # first out of the way of all numbers
+        os.dup2(descriptor, above + index)
+        os.close(descriptor)
+    for index, number in enumerate(numbers):
+        os.dup2(above + index, number)
+        os.close(above + index)
+
+
+def show(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Has /proc show these as the arguments and the environment of this process; False where the kernel can't.
+
+    From its environment a daemon knows the processes that are its own.
+    """
+    arguments, variables = (_encoded(texts) for texts in (command, [f"{k}={v}" for k, v in environment.items()]))
+    memory = mmap.mmap(-1, len(arguments) + len(variables) + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(arguments + variables)
+    _shown.append(memory)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    middle, end = start + len(arguments), start + len(arguments) + len(variables)
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    *lower, stack = (int(fields[number - 3]) for number in _STAT_OF_MEMORY)
+    addresses = (*lower, libc.sbrk(0), stack, start, middle, middle, end)
+    layout = struct.pack("=12QIi", *addresses, 0, 0, -1)  # no new auxiliary vector, no new executable
+    return bool(libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, ctypes.c_ulong(len(layout)), 0) == 0)
+
+
+def _encoded(texts: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(text) + b"\0" for text in texts)
+
+
+def fork_from_here(kind: str) -> None:
+    """Gives this process a server, and has it ask that one for its workers."""
+    forked, forking = (importlib.import_module(f"tests.{name}") for name in ("forked", "forking"))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        if serve(theirs):
+            raise SystemExit(0)  # a script is over
+        os._exit(0)
+    theirs.close()
+    getattr(forking, kind)(forked.ForkServer(ours))
 
 
 def open_streams() -> None:

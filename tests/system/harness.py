@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests import forked
+from tests import forked, forking
 from tests.places import CHILDREN
 from tests.reading import records
 from tests.waiting import wait_until
 
 TRAINER = CHILDREN / "trainer.py"
+FORKS_WORKERS = {"forks": forking.workers.__name__}
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 
 
@@ -33,7 +34,8 @@ class Daemon:
     """`supervisord -n` with a configuration; leaves nothing running behind.
 
     It runs in a fork of a process that has imported the daemon's modules, unless a test is about what an interpreter
-    does and needs from its start on (`is_forked`).
+    does and needs from its start on (`is_forked`). With `forks_workers` its workers are forks too, and have TensorFlow
+    from the start.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Daemon:
         settings: str = "",
         environment: dict[str, str] | None = None,
         is_forked: bool = True,
+        forks_workers: bool = False,
     ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
@@ -50,6 +53,7 @@ class Daemon:
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
         self.is_forked = is_forked
+        self.forks_workers = forks_workers
         self.headers: dict[str, str] = {}  # of every request
         self.process: subprocess.Popen[str] | None = None
         self.write(programs)
@@ -103,7 +107,8 @@ class Daemon:
         with (self.folder / "daemon.err").open("ab") as errors:
             options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
             if self.is_forked:
-                self.process = forked.ForkedProcess(command, forked.DAEMON, **options)
+                modules, order = (forked.WORKERS, FORKS_WORKERS) if self.forks_workers else (forked.DAEMON, None)
+                self.process = forked.ForkedProcess(command, modules, order=order, **options)
             else:
                 self.process = subprocess.Popen(command, text=True, **options)
 

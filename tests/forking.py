@@ -1,0 +1,57 @@
+"""Lets a daemon, or the chief of several workers, start Python scripts as forks of a process that is ready for them.
+
+For tests whose claim is not about the start of an interpreter (`tests.forked`). Where a process is to start with more
+than a fork can have, such as another user or limits, it is started as ever; a standby too.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.host.processes import process
+from supervisor.host.processes.process import SpawnRequest
+from supervisor.protocol.wire import launch
+from tests.forked import ForkedProcess, ForkServer
+
+_UNIMPORTANT = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
+"""Variables that a fork heeds, or may ignore; others that Python reads take a new interpreter."""
+
+
+def workers(server: ForkServer) -> None:
+    """From now on this daemon starts scripts as forks of the server."""
+    popen = process._popen
+
+    def popen_or_fork(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
+        is_plain = request.credentials is None and not request.limits and request.cgroup is None
+        if not is_plain or not _is_script(request.argv, request.environment):
+            return popen(request, command)
+        order: dict[str, object] = {"keeps_orphans": request.keeps_orphans}
+        if launch.from_environment(request.environment).workers > 1:
+            order["forks"] = members.__name__
+        return ForkedProcess(
+            request.argv, order=order, server=server, env=request.environment, cwd=request.directory,
+            stdin=subprocess.DEVNULL if request.stdin is None else request.stdin, stdout=request.stdout,
+            stderr=request.stderr, umask=-1 if request.umask is None else request.umask, start_new_session=True,
+        )  # type: ignore[return-value]  # fmt: skip
+
+    process._popen = popen_or_fork
+
+
+def members(server: ForkServer) -> None:
+    """From now on this process starts scripts as forks of the server."""
+    popen = subprocess.Popen
+
+    def popen_or_fork(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        if not _is_script(command, options.get("env", {})):
+            return popen(command, **options)
+        return ForkedProcess(command, server=server, **{"text": False, **options})
+
+    subprocess.Popen = popen_or_fork  # type: ignore[misc, assignment]
+
+
+def _is_script(command: Sequence[str], environment: Any) -> bool:
+    if command[0] != sys.executable or not command[1:] or command[1].startswith("-"):
+        return False
+    return all(name in _UNIMPORTANT for name in environment if name.startswith("PYTHON"))
