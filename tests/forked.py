@@ -36,8 +36,6 @@ DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "super
 """What `supervisor.daemon` imports; not itself, as it is what runs."""
 CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.shell")
 """What `supervisor.ctl.main` imports, and the shell."""
-WORKERS = (*TENSORFLOW, *DAEMON, "tests.forking")
-"""Of a daemon or a chief that starts scripts in TensorFlow as forks."""
 STOCK = ("supervisor.supervisorctl", "supervisor.supervisord")
 """Of PyPI's Supervisor, by an interpreter that has it: our package is called the same, and must not be found there."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}

@@ -13,10 +13,22 @@ from typing import Any
 from supervisor.host.processes import process
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.protocol.wire import launch
+from tests import forked
 from tests.forked import ForkedProcess, ForkServer
 
+MODULES = (*forked.TENSORFLOW, *forked.DAEMON, __name__)
 _UNIMPORTANT = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
 """Variables that a fork heeds, or may ignore; others that Python reads take a new interpreter."""
+
+
+def start_daemon(command: Sequence[str], **options: Any) -> ForkedProcess:
+    """Starts `PYTHON -m supervisor.daemon ARGUMENT...`, whose workers are forks."""
+    return ForkedProcess(command, MODULES, order={"forks": workers.__name__}, **options)
+
+
+def run_chief(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a script without a daemon, the first of several workers, all of which are forks (`forked.run`)."""
+    return forked.run(command, MODULES, order={"forks": members.__name__}, **options)
 
 
 def workers(server: ForkServer) -> None:

@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,10 +64,13 @@ def is_the_fork(asks: socket.socket) -> bool:
         asks.send(os.read(readable, 20))
         os.close(readable)
         return False
+    between = os.getpid()
     fork = os.fork()
     if fork != 0:
         os.write(writable, str(fork).encode())
         os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
     asks.close()
     os.close(readable)
     os.close(writable)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from tests.reading import records
 from tests.waiting import wait_until
 
 TRAINER = CHILDREN / "trainer.py"
-FORKS_WORKERS = {"forks": forking.workers.__name__}
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 
 
@@ -107,8 +107,8 @@ class Daemon:
         with (self.folder / "daemon.err").open("ab") as errors:
             options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
             if self.is_forked:
-                modules, order = (forked.WORKERS, FORKS_WORKERS) if self.forks_workers else (forked.DAEMON, None)
-                self.process = forked.ForkedProcess(command, modules, order=order, **options)
+                kind = forking.start_daemon if self.forks_workers else partial(forked.ForkedProcess, modules=forked.DAEMON)
+                self.process = kind(command, **options)
             else:
                 self.process = subprocess.Popen(command, text=True, **options)
 

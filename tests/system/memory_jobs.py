@@ -76,7 +76,7 @@ class MemoryJob:
             f"[program:job]\ncommand={sys.executable} {script}\ncheckpoint_dir={self.checkpoints}\n"
             f"memory_checkpoint=auto\nenvironment={text}\n{keys}"
         )
-        self.daemon = Daemon(folder, section)
+        self.daemon = Daemon(folder, section, forks_workers=True)
 
     @property
     def steps(self) -> list[Step]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from supervisor.protocol import allocation, layout
 from supervisor.protocol.mirror import verification
+from tests import forking
 from tests.places import ROOT
 from tests.waiting import wait_until
 
@@ -44,7 +45,7 @@ class Nodes:
         """The node's checkpoint directory."""
         return self.folder / f"disk-{node}"
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int) -> subprocess.Popen[str]:
         place = self.folder / f"pod-{rank}-{self.restarts}"
         place.mkdir()
         conf = place / "test.conf"
@@ -58,7 +59,7 @@ class Nodes:
         )
         variables = self._place(rank, place)
         with (place / "output").open("wb") as output:
-            return subprocess.Popen(
+            return forking.start_daemon(
                 [sys.executable, "-m", "supervisor.daemon", "-c", str(conf)],
                 env={**os.environ, **variables, **self.environments[rank]}, cwd=ROOT, stdout=output, stderr=output,
             )  # fmt: skip
@@ -77,7 +78,7 @@ class Nodes:
         }  # fmt: skip
 
     @contextmanager
-    def running(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+    def running(self) -> Iterator[list[subprocess.Popen[str]]]:
         """One generation of all; the next one begins a restart later."""
         pods = [self._start(rank) for rank in range(len(self.names))]
         try:

@@ -15,7 +15,7 @@ from supervisor.host.gang_link import free_port
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
-from tests import forked
+from tests import forked, forking
 from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon
@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     launch = {**Launch(workers=2, strategy="multiworker").to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(folder), str(STEPS)]
-    done = forked.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S)
+    done = forking.run_chief(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return ends(folder)
 
@@ -77,7 +77,7 @@ class Pair:
 
 def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
     moments = random.Random(7)
-    with Daemon(tmp_path, program(tmp_path, pause=0.05)) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.05), forks_workers=True) as daemon:
         pair = Pair(daemon)
         for times, killed in enumerate((1, 0), 1):
             both = pair.begun(times)
@@ -112,7 +112,7 @@ def test_fit_of_which_any_member_is_killed_ends_with_the_same_bits(tmp_path: Pat
     text = program(folder, pause=0.5, every=2).replace(
         f"{SCRIPT} {folder} {STEPS}", f"{FIT_SCRIPT} {folder} {command[-1]}"
     )
-    with Daemon(tmp_path, text) as daemon:
+    with Daemon(tmp_path, text, forks_workers=True) as daemon:
         pair = Pair(daemon)
         for times, killed in enumerate((1, 0), 1):
             both = pair.begun(times)
@@ -126,7 +126,7 @@ def test_fit_of_which_any_member_is_killed_ends_with_the_same_bits(tmp_path: Pat
 
 
 def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Path, undisturbed: list[str]) -> None:
-    with Daemon(tmp_path, program(tmp_path, pause=0.1, every=10 * STEPS)) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.1, every=10 * STEPS), forks_workers=True) as daemon:
         pair = Pair(daemon)
         member = pair.begun(1)[1][0]
         daemon.until_step("pair", 3, PATIENCE_S)
@@ -140,7 +140,7 @@ def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Pat
 
 def test_exports_amid_training_and_at_its_end_hold_up_nobody(tmp_path: Path, undisturbed: list[str]) -> None:
     keys = f"export_dir={tmp_path}/models\n"
-    with Daemon(tmp_path, program(tmp_path, pause=0.1, keys=keys)) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.1, keys=keys), forks_workers=True) as daemon:
         Pair(daemon).begun(1)
         daemon.until_step("pair", 3, PATIENCE_S)
         asked = daemon.call("export", name="pair")

@@ -27,7 +27,7 @@ from supervisor.protocol.mirror import verification
 from supervisor.protocol.tensorbundle import verify
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
-from tests import forked
+from tests import forked, forking
 from tests.places import ROOT
 from tests.reading import whole_lines
 from tests.system.harness import Daemon
@@ -88,7 +88,7 @@ def train(
         )
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     environment |= {"IMAGES": str(images)} if images is not None else {}
-    done = forked.run(
+    done = forking.run_chief(
         [sys.executable, str(SCRIPT), str(folder), str(steps)], env=environment, cwd=ROOT, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -392,7 +392,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
         folder.mkdir()
         return program(folder, 2, f"mirror=file://{store}\n", every=10 * STEPS, BALLAST_MIB="33")
 
-    with Daemon(here, training(here)) as daemon:
+    with Daemon(here, training(here), forks_workers=True) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         daemon.until(lambda: daemon.status("pair")["job"]["mirror"]["newest_step"] == STEPS, "it is in the store")
         job = daemon.status("pair")["job"]
@@ -408,7 +408,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
     (remote,) = verification.verify_url(f"file://{store}/pair")
     assert (remote.valid, remote.size_bytes) == (True, size)
 
-    with Daemon(elsewhere, training(elsewhere)) as daemon:
+    with Daemon(elsewhere, training(elsewhere), forks_workers=True) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         (attempt,) = daemon.call("history", name="pair")["attempts"]
 
