@@ -37,13 +37,14 @@ def workers(server: ForkServer) -> None:
 
     def popen_or_fork(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         is_plain = request.credentials is None and not request.limits and request.cgroup is None
-        if not is_plain or not _is_script(request.argv, request.environment):
+        argv = (str(command), *request.argv[1:])
+        if not is_plain or not _is_script(argv, request.environment):
             return popen(request, command)
         order: dict[str, object] = {"keeps_orphans": request.keeps_orphans}
-        if launch.from_environment(request.environment).workers > 1:
+        if (launch.from_environment(request.environment).workers or 1) > 1:
             order["forks"] = members.__name__
         return ForkedProcess(
-            request.argv, order=order, server=server, env=request.environment, cwd=request.directory,
+            argv, order=order, server=server, env=request.environment, cwd=request.directory,
             stdin=subprocess.DEVNULL if request.stdin is None else request.stdin, stdout=request.stdout,
             stderr=request.stderr, umask=-1 if request.umask is None else request.umask, start_new_session=True,
         )  # type: ignore[return-value]  # fmt: skip
@@ -53,14 +54,14 @@ def workers(server: ForkServer) -> None:
 
 def members(server: ForkServer) -> None:
     """From now on this process starts scripts as forks of the server."""
-    popen = subprocess.Popen
 
-    def popen_or_fork(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        if not _is_script(command, options.get("env", {})):
-            return popen(command, **options)
-        return ForkedProcess(command, server=server, **{"text": False, **options})
+    class Forking(subprocess.Popen[Any]):
+        def __new__(cls, command: Sequence[str], **options: Any) -> Any:
+            if _is_script(command, options.get("env", {})):
+                return ForkedProcess(command, server=server, **{"text": False, **options})
+            return super().__new__(cls)
 
-    subprocess.Popen = popen_or_fork  # type: ignore[misc, assignment]
+    subprocess.Popen = Forking  # type: ignore[misc]
 
 
 def _is_script(command: Sequence[str], environment: Any) -> bool:

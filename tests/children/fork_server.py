@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 18  # of an order: it has a whole environment
 MOST_DESCRIPTORS = 16
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER = 35, 14, 36  # <linux/prctl.h>
 _STAT_OF_MEMORY = (26, 27, 45, 46, 47, 28)
-"""Numbers of the fields of /proc/PID/stat (proc_pid_stat(5)) with the first seven of `struct prctl_mm_map`, less brk."""
+"""The fields of /proc/PID/stat (proc_pid_stat(5)) with the first seven members of `struct prctl_mm_map`, less brk."""
 
 _shown: list[mmap.mmap] = []
 """What /proc shows of this process lies there."""

@@ -107,7 +107,9 @@ class Daemon:
         with (self.folder / "daemon.err").open("ab") as errors:
             options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
             if self.is_forked:
-                kind = forking.start_daemon if self.forks_workers else partial(forked.ForkedProcess, modules=forked.DAEMON)
+                kind = (
+                    forking.start_daemon if self.forks_workers else partial(forked.ForkedProcess, modules=forked.DAEMON)
+                )
                 self.process = kind(command, **options)
             else:
                 self.process = subprocess.Popen(command, text=True, **options)

@@ -17,6 +17,7 @@ import pytest
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import StepExit
 from supervisor.protocol.checkpoints import selection
+from tests import forking
 from tests.places import ROOT
 from tests.waiting import wait_until
 
@@ -35,14 +36,14 @@ class Pods:
         self.nodes = tuple(f"127.0.0.{number + 1}" for number in range(TRAIN + spare))
         self.keys = f"nodes={TRAIN}\n" if spare else ""
         self.restarts = 0
-        self.pods: list[subprocess.Popen[bytes]] = []
+        self.pods: list[subprocess.Popen[str]] = []
         self._replaced = [0] * len(self.nodes)
 
     def _place(self, rank: int) -> Path:
         """Its own disk, which goes with it."""
         return self.folder / f"pod-{rank}-{self.restarts}-{self._replaced[rank]}"
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int) -> subprocess.Popen[str]:
         place = self._place(rank)
         place.mkdir()
         conf = place / "test.conf"
@@ -57,13 +58,13 @@ class Pods:
             allocation.SECRET: "known to all pods",
         }  # fmt: skip
         with (place / "output").open("wb") as output:
-            return subprocess.Popen(
+            return forking.start_daemon(
                 [sys.executable, "-m", "supervisor.daemon", "-c", str(conf)],
                 env={**os.environ, **variables}, cwd=ROOT, stdout=output, stderr=output,
             )  # fmt: skip
 
     @contextmanager
-    def running(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+    def running(self) -> Iterator[list[subprocess.Popen[str]]]:
         """One generation of all; the next one begins a restart later."""
         self.pods = [self._start(rank) for rank in range(len(self.nodes))]
         try:

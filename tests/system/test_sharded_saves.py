@@ -208,7 +208,9 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 
 def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "limit").write_text(json.dumps([1, 1]))
-    with Daemon(tmp_path, program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1"), forks_workers=True) as daemon:
+    with Daemon(
+        tmp_path, program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1"), forks_workers=True
+    ) as daemon:
         daemon.until_step("pair", 3, START_S)
         os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
         daemon.until_state("pair", "SUCCEEDED", patience_s=2 * START_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
-from tests import forked
+from tests import forking
 from tests.places import ROOT
 from tests.worker.gang import PATIENCE_S, Gang
 from tests.worker.keras.test_fit_arguments import COUNT
@@ -63,7 +63,7 @@ def test_fit_ends_with_the_weights_of_a_loop_of_its_own(tmp_path: Path, workers:
     launch = Launch(strategy="multiworker", workers=workers).to_environment()
     environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(tmp_path), "Examples", "loop"]
-    done = forked.run(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+    done = forking.run_chief(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
 
     of_fit, of_loop = (ends(tmp_path, row, workers) for row in ("Examples", "loop"))

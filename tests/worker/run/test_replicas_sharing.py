@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
-from tests import forked
+from tests import forking
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ def ran(script: str, workers: int, *arguments: object, shards: SaveShards = "aut
         told = Launch(strategy="multiworker", workers=workers, save_shards=shards)
     environment = {**without_launch_variables(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILDREN / script), *map(str, arguments)]
-    done = forked.run(command, env=environment, timeout=300)
+    done = forking.run_chief(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
