@@ -124,7 +124,9 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     facts.current.from_checkpoint = event.path is not None
     facts.current.checkpoint = event
     facts.current.older = verdict if isinstance(verdict, Older) else None
-    facts.restore_below_step, facts.mount = None, event.mount
+    facts.mount = event.mount
+    if not facts.policy.is_gang:  # what was given up is in quarantine; of a gang, the mirror alone may have had it
+        facts.restore_below_step = None
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
     return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, account.stated_reason(facts, verdict))]
 
@@ -176,7 +178,7 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.has_spoken = facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
-    facts.begin_at = None
+    facts.begin_at = facts.restore_below_step = None
     if event.in_memory is not None:
         started_from_memory(facts, event.step, event.in_memory)
     else:

@@ -136,8 +136,13 @@ def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) ->
 
 @leads_to(State.KILLING)
 def gang_broken(facts: ProgramFacts, event: GangBroken, now: float) -> Effects:
-    """Kills the worker: it can neither step nor save, as both need all ranks. The failure counts where it happened."""
+    """Kills the worker: it can neither step nor save, as both need all ranks. The failure counts where it happened.
+
+    Training diverges on all ranks at once, and whichever ends first: what this one has reported holds.
+    """
     facts.current.decided_end = (Cause.LOST, event.text)
+    if facts.current.go_back and facts.current.reported_error is not None:
+        facts.current.decided_end = (Cause.DIVERGENCE, facts.current.reported_error)
     return kill(facts, event, now)
 
 

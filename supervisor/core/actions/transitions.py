@@ -151,7 +151,7 @@ def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
     return SelectCheckpoint(
         facts.attempt,
         facts.suspects.avoid,
-        facts.restore_below_step,
+        facts.restore_below_step if facts.begin_at is None else None,
         facts.suspects.unfit,
         facts.account.newest,
         facts.begin_at,

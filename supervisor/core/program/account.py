@@ -77,9 +77,12 @@ def record_start(facts: ProgramFacts) -> None:
 
 
 def _is_own_commit(facts: ProgramFacts) -> bool:
-    """Whether the newest checkpoint is of the present attempt, also if what an earlier daemon knew of it is lost."""
+    """Whether the newest checkpoint is of the present attempt, also if what an earlier daemon knew of it is lost.
+
+    In a gang no daemon adopts a worker, and checkpoints have the chief's attempt, which was another one before.
+    """
     newest = facts.account.newest
-    return newest is not None and newest.attempt == facts.attempt
+    return newest is not None and newest.attempt == facts.attempt and not facts.policy.is_gang
 
 
 def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, name: str | None = None) -> None:

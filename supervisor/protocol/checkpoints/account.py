@@ -82,11 +82,12 @@ class SeenDirectory:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The newest checkpoint is gone, in words. `waits`: whether nothing may train before it is back or a person has
-    said that it is given up.
+    said that it is given up. `is_in_mirror`: it is, and only not here.
     """
 
     text: str
     waits: bool
+    is_in_mirror: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,8 @@ def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: 
         return Loss(text, waits=True)
     if newest.mirror is not None:
         where = f"its mirror {newest.mirror} has it, but it is not here"
-        return Loss(f"{refusal}: {newest}, and {where}; make the store reachable, or {remedy}", waits=True)
+        text = f"{refusal}: {newest}, and {where}; make the store reachable, or {remedy}"
+        return Loss(text, waits=True, is_in_mirror=True)
     if left is None:
         return Loss(f"{refusal}: {newest}, and no checkpoint is there now; {remedy}", waits=True)
     return Loss(f"{newest} and it is gone; the newest one that is left is of step {left}", waits=False)
@@ -192,14 +194,15 @@ def judge(
     stated = decisions.stated
     if stated is not None and stated.newest_step >= newest.step:
         return Older(stated.because, f"{behind}, as the chief's node decided: {stated.text}")
-    loss = find_loss(newest, place, refusal, remedy)
+    loss, because = find_loss(newest, place, refusal, remedy), _reason_of(newest, place, decisions)
+    if loss is not None and loss.is_in_mirror and because is not None and chosen_step is not None:
+        loss = None  # it is there, and was passed over there
     if loss is not None and (loss.waits or chosen_step is None):
         return Unexplained(loss.text)
     if chosen_step is None:
         return Unexplained(f"{refusal}: {newest}, and nothing was chosen to begin from; {remedy}")
     if loss is not None:
         return Older(OlderBecause.DELETED, loss.text)
-    because = _reason_of(newest, place, decisions)
     if because is None:
         return Unexplained(f"{refusal}: {newest}, and step {chosen_step} was chosen without a reason; {remedy}")
     why = f": {place.passed_over.reason}" if place.passed_over is not None else ""

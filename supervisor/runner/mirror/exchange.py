@@ -118,7 +118,8 @@ class StoreExchange:
                 raise
             self._hold.drop_wanted(name)  # retention was faster: there is a newer one
             return
-        self._record(name, epoch, done, began_at, is_limited)
+        if self._hold.epoch == epoch:  # else an attempt has begun from an older one, and the next epoch leaves this out
+            self._record(name, epoch, done, began_at, is_limited)
 
     async def locate(self, name: str) -> messages.LocateAnswer:
         """Where the store has the very checkpoint that is in the folder."""
@@ -144,6 +145,8 @@ class StoreExchange:
             raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
         question = messages.CommitPartsRequest(self._client.next_id(), name, epoch)
         done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
+        if hold.epoch != epoch:
+            raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
         self._record(name, epoch, done, began_at, is_limited)
 
     def _record(self, name: str, epoch: int, done: messages.UploadAnswer, began_at: float, is_limited: bool) -> None:

@@ -98,7 +98,8 @@ class RunHold:
 
     def may_have_newer(self, local: CheckpointName | None) -> bool:
         """Whether the store may have a newer checkpoint than the newest whole one here."""
-        return self.epoch is None or local is None or (self.newest is not None and self.newest > local)
+        is_committing = self.wanted is not None and not self._uploads_start  # perhaps the store has it by now
+        return self.epoch is None or local is None or is_committing or (self.newest is not None and self.newest > local)
 
     # --- an attempt begins, and trains --------------------------------------------------------------------------------
 
@@ -108,10 +109,14 @@ class RunHold:
         `gives_up_newer`: an operator has given up whatever there is beyond it.
         """
         start = None if name is None else str(name)
-        goes_on = not gives_up_newer and (self.newest is None or (name is not None and name >= self.newest))
+        # what was asked for last left out what was not to be used, and an upload may end after this
+        on_its_way = None if self.epoch is None else name_of(self.wanted)
+        beyond = max(filter(None, (self.newest, self.seen, on_its_way)), default=None)
+        goes_on = not gives_up_newer and (beyond is None or (name is not None and name >= beyond))
         self.is_selecting = False
         self.starts += 1
         if self.epoch is None or not goes_on:
+            self.seen = beyond
             self.may_begin = gives_up_newer or self.epoch is not None or self._is_held
             self.epoch, self.start, self._has_start, self.is_anew = None, start, True, gives_up_newer
         self.is_resuming = self.is_finishing = False
@@ -194,6 +199,7 @@ class RunHold:
             self._remote, self.wanted, self._lacking = (newer,), None, []
         else:
             self._remote = tuple(name for name in self._remote if here is not None and name <= here)
+        self.seen = self.newest
         return newer
 
     def add_upload(self, uploaded: str, remote: tuple[str, ...]) -> None:

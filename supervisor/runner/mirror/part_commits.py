@@ -10,10 +10,12 @@ At a start this node's daemon selects for all, but only what the store has, as t
 import errno
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePath
 
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
+from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.gang import Restore
 from supervisor.protocol.layout import parse_name
 from supervisor.protocol.wire import messages
@@ -39,6 +41,8 @@ class PartCommits:
         self._written: messages.PartsWritten | None = None
         self._give_up_at = 0.0
         self._located: tuple[str, int, str] | None = None  # name, epoch, manifest of what was selected
+        self._stated: StatedReason | None = None
+        """The last reason to begin from an older one."""
 
     def on_written(self, message: messages.PartsWritten, now: float) -> bool:
         """The files of a checkpoint are on the disks: it is to be committed. False if that is known."""
@@ -100,10 +104,19 @@ class PartCommits:
 
     def announce(self, effect: effects.SendGo) -> None:
         """Says to the other nodes what all begin from."""
-        older = effect.stated
+        name = PurePath(effect.restore).name if effect.restore is not None else None
+        older = self._reason_of(0 if name is None or (parsed := parse_name(name)) is None else parsed.step, effect)
         reason = (None, "", 0) if older is None else (str(older.because), older.text[:MAX_ERROR], older.newest_step)
         chosen = ("", 0, "") if self._located is None else self._located
-        name = PurePath(effect.restore).name if effect.restore is not None else None
         if name is not None and name != chosen[0]:
             raise RuntimeError(f"{name} was selected, and {chosen[0] or 'nothing'} was found in the mirror")
         self._gang.parts.announce(Restore(self._gang.allocation.generation, name, *chosen[1:], *reason))
+
+    def _reason_of(self, step: int, effect: effects.SendGo) -> StatedReason | None:
+        """Why all begin from `step`. What was said before is said again until there is a newer checkpoint than the one
+        that was given up: a node may have had no rank when it was."""
+        before = self._stated
+        if effect.stated is not None:
+            newest_step = max(effect.stated.newest_step, 0 if before is None else before.newest_step)
+            self._stated = replace(effect.stated, newest_step=newest_step)
+        return self._stated if self._stated is not None and step < self._stated.newest_step else None

@@ -18,7 +18,7 @@ from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
-from supervisor.runner.program.checkpoint_storage import CheckpointStorage
+from supervisor.runner.program.checkpoint_storage import CheckpointStorage, with_refused
 
 
 class CheckpointSelector:
@@ -252,12 +252,12 @@ class CheckpointSelector:
                 if here is None:
                     assert invalid is not None
                     raise invalid
-                return here
+                return with_refused(here, effect, answer)
             self._storage.record_refused(
                 effect.attempt, invalid.rejected if here is None and invalid is not None else ()
             )
             if not answer.left_behind:
-                return await self._select_here(effect)
+                return with_refused(await self._select_here(effect), effect, answer)
             # what is the newest whole one here now decides what is newer in the store
 
     async def _fetch_newer(
@@ -271,8 +271,12 @@ class CheckpointSelector:
         path = None if here is None or here.path is None else str(here.path)
         if not mirror.may_have_newer(path):
             return None
+        unwanted = effect.avoid | dict(effect.unfit).keys()
         try:
-            answer = await mirror.fetch(path, effect.restore_below_step, effect.avoid | dict(effect.unfit).keys())
+            answer = await mirror.fetch(path, effect.restore_below_step, unwanted)
+            is_decided = effect.restore_below_step is not None or unwanted
+            if is_decided and path is None and answer.newest is None and not (answer.left_behind or answer.bad):
+                answer = await mirror.fetch(None, None, ())  # what is given up is better than nothing
         except MirrorError as error:
             if path is None:
                 text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"
@@ -281,10 +285,9 @@ class CheckpointSelector:
             return None
         if answer.left_behind:
             why = "another host has gone on with this run from an earlier checkpoint"
-            reasons = tuple((name, why) for name in answer.left_behind)
-            directory = self._job.checkpoint_dir
-            left_behind = OlderBecause.LEFT_BEHIND
-            refused = await self._services.checkpoints.quarantine(directory, reasons, left_behind, self._user)
+            reasons, because = tuple((name, why) for name in answer.left_behind), OlderBecause.LEFT_BEHIND
+            store = self._services.checkpoints
+            refused = await store.quarantine(self._job.checkpoint_dir, reasons, because, self._user)
             self._storage.record_refused(effect.attempt, refused)
             return answer
         if answer.attempt >= effect.attempt:

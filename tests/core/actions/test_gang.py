@@ -5,6 +5,8 @@ from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import Policy, State
+from supervisor.protocol.checkpoints.account import StatedReason
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.exits import WorkerExit
 
 
@@ -106,3 +108,94 @@ def test_a_plain_program_of_a_broken_gang_is_not_tried_again_here():
 
     assert job.state is State.STOPPED and job.facts.wanted
     assert not job.facts.failures.by_cause
+
+
+FOLDER, STORE = "/local/train", "s3://bucket/train"
+
+
+def on_own_disk(attempt: int) -> Job:
+    """A rank that trains from step 143, with attempts from this one on, where each node has a folder of its own."""
+    job = Job(Policy("train", is_job=True, is_gang=True, checkpoint_dir=FOLDER, startretries=5))
+    job.skip_attempts(attempt - 1)
+    job.handle(events.StartRequested(), 0.0)
+    begin(job, 143, "step-0000000143.a1")
+    return job
+
+
+def begin(job: Job, step: int, name: str, stated: StatedReason | None = None) -> list[effects.Effect]:
+    """The present attempt is given that checkpoint, and has restored it unless it may not."""
+    number = job.facts.attempt
+    job.handle(events.SpawnSucceeded(number), 0.0)
+    path = f"{FOLDER}/{name}"
+    decided = job.handle(events.CheckpointSelected(number, path, step, highest_step=step, stated=stated), 0.0)
+    if any(isinstance(effect, effects.SendGo) for effect in decided):
+        job.handle(events.TrainingRestored(number, step), 0.0)
+        job.handle(events.StepsDone(number, step + 1), 0.0)
+    return decided
+
+
+def next_turn(job: Job) -> None:
+    job.handle(events.GangBroken("another rank ended"), 0.0)
+    if job.state is not State.STOPPED:
+        job.handle(events.WorkerExited(job.facts.attempt, signal=9), 0.0)
+    job.handle(events.GangBegins(), 0.0)
+
+
+def diverge(job: Job, step: int) -> None:
+    number = job.facts.attempt
+    job.handle(events.FailureReported(number, "loss is nan", step, go_back=True), 0.0)
+    job.handle(events.WorkerExited(number, WorkerExit.DIVERGED), 0.0)
+
+
+def test_checkpoint_that_only_the_mirror_has_is_given_up_once_training_diverged():
+    job = on_own_disk(2)
+    job.handle(events.CheckpointCommitted(2, 150), 0.0)
+    job.handle(events.CheckpointMirrored("step-0000000150.a2", STORE, 1), 0.0)
+    diverge(job, 151)
+    next_turn(job)
+
+    decided = begin(job, 143, "step-0000000143.a1")
+
+    (go,) = decided
+    assert isinstance(go, effects.SendGo) and go.stated is not None
+    assert (go.stated.because, go.stated.newest_step) == (OlderBecause.ROLLED_BACK, 150)
+    assert job.facts.account.newest is not None and job.facts.account.newest.step == 143
+
+
+def test_checkpoint_is_given_up_also_if_the_next_worker_dies_before_it_has_restored():
+    job = on_own_disk(2)
+    job.handle(events.CheckpointCommitted(2, 150), 0.0)
+    job.handle(events.CheckpointMirrored("step-0000000150.a2", STORE, 1), 0.0)
+    diverge(job, 151)
+    next_turn(job)
+    job.handle(events.CheckpointSelected(3, f"{FOLDER}/step-0000000143.a1", 143, highest_step=143), 0.0)
+    next_turn(job)
+
+    decided = begin(job, 143, "step-0000000143.a1")
+
+    assert any(isinstance(effect, effects.SendGo) for effect in decided)
+    assert job.facts.restore_below_step is None
+
+
+def test_node_whose_attempts_have_other_numbers_than_the_chiefs_goes_back_with_the_others():
+    job = on_own_disk(1)
+    job.handle(events.CheckpointMirrored("step-0000000150.a2", STORE, 1), 0.0)  # the chief's second attempt
+    next_turn(job)
+    assert job.facts.attempt == 2
+    begin(job, 143, "step-0000000143.a1", StatedReason(OlderBecause.ROLLED_BACK, "training diverged", 150))
+    next_turn(job)
+
+    decided = begin(job, 143, "step-0000000143.a1")
+
+    assert any(isinstance(effect, effects.SendGo) for effect in decided), job.reason
+
+
+def test_divergence_that_this_rank_has_reported_holds_although_another_rank_ends_first():
+    job = on_own_disk(2)
+    job.handle(events.FailureReported(2, "loss is nan", 151, go_back=True), 0.0)
+    job.handle(events.GangBroken("rank 1 (n2): its worker ended"), 0.0)
+
+    decided = job.handle(events.WorkerExited(2, signal=9), 0.0)
+
+    assert cause_of(decided) == Cause.DIVERGENCE
+    assert job.facts.restore_below_step == 150

@@ -13,6 +13,7 @@ from supervisor.core.program.effects import (
 )
 from supervisor.core.program.events import (
     AttemptLost,
+    BeginAtRequested,
     CheckpointCommitted,
     CheckpointSelected,
     FailureReported,
@@ -268,3 +269,12 @@ def test_lack_of_memory_before_the_first_step_is_no_broken_script():
 
     assert job.state is State.BACKOFF
     assert Spawn(2, microbatches=2) in job.expire(100.0)
+
+
+def test_step_that_an_operator_chose_is_not_given_up_because_training_diverged_before():
+    job = running(replace(JOB, startretries=0))
+    diverge(job, 12, 2.0)
+    assert job.state is State.FAILED
+    job.handle(BeginAtRequested(11), 3.0)
+
+    assert SelectCheckpoint(2, begin_at=11) in job.handle(StartRequested(), 4.0)

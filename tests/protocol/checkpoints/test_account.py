@@ -1,5 +1,7 @@
 """Whether a start may begin from a checkpoint: as new as the newest, older for a reason, or not at all."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,26 @@ def test_a_choice_that_passes_over_the_newest_without_a_reason_waits(decisions: 
 @pytest.mark.parametrize("decisions", [Decisions(suspects=(NEWEST.name,)), Decisions(restore_below_step=1000)])
 def test_a_decision_does_not_excuse_a_disk_that_is_not_mounted(decisions: Decisions) -> None:
     assert isinstance(judged(900, SeenDirectory(HOME, 900, ROOT), decisions), Unexplained)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "because"),
+    [
+        (Decisions(restore_below_step=1200), OlderBecause.ROLLED_BACK),
+        (Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
+        (Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
+    ],
+)
+def test_what_only_the_mirror_has_is_passed_over_for_the_same_reasons(
+    decisions: Decisions, because: OlderBecause
+) -> None:
+    newest, place = replace(NEWEST, mirror="s3://b/digits", epoch=2), SeenDirectory(HOME, 900, DISK)
+
+    verdict = judge(newest, 900, place, decisions, REFUSAL, REMEDY)
+
+    assert isinstance(verdict, Older) and verdict.because is because
+    for chosen, other in ((900, Decisions(restore_below_step=1300)), (None, decisions)):
+        assert isinstance(judge(newest, chosen, place, other, REFUSAL, REMEDY), Unexplained)
 
 
 def test_nothing_but_an_operator_begins_anew() -> None:

@@ -90,3 +90,52 @@ def test_what_an_earlier_daemon_left_is_finished_unless_another_host_left_it_beh
 
     assert (finishes, finished.wanted) == (True, str(NEW))
     assert (gives_up, left_behind.wanted, left_behind.waits) == (False, None, False)
+
+
+def with_epoch(*, uploads_start: bool = True) -> RunHold:
+    """It has the run, and the older checkpoint is in the store."""
+    hold = RunHold(uploads_start)
+    hold.begin_attempt(OLD, gives_up_newer=False, now=0.0)
+    hold.begin_training()
+    hold.begin_epoch(EpochAnswer(1, 3), OLD, hold.starts)
+    hold.add_upload(str(OLD), (str(OLD),))
+    return hold
+
+
+def test_checkpoint_that_was_given_up_is_not_in_the_epoch_that_goes_on_from_an_older_one():
+    hold = with_epoch()
+    hold.add_commit(NEW, 5.0)
+    hold.add_upload(str(NEW), (str(NEW), str(OLD)))
+    hold.learn(FetchAnswer(2, None, epoch=3, newest=str(OLD), seen=str(NEW), is_held=True))  # below a step
+
+    hold.begin_attempt(OLD, gives_up_newer=False, now=6.0)
+
+    assert (hold.epoch, hold.start, hold.seen, hold.has_work) == (None, str(OLD), NEW, True)
+
+
+def test_upload_that_is_on_its_way_is_not_in_the_epoch_that_goes_on_from_an_older_one():
+    hold = with_epoch()
+    hold.add_commit(NEW, 5.0)
+
+    hold.begin_attempt(OLD, gives_up_newer=False, now=6.0)
+
+    assert (hold.epoch, hold.seen, hold.wanted) == (None, NEW, None)
+
+
+def test_one_epoch_is_enough_for_all_starts_from_what_it_goes_on_from():
+    hold = with_epoch()
+    hold.add_commit(NEW, 5.0)
+    hold.begin_attempt(OLD, gives_up_newer=False, now=6.0)
+    hold.begin_epoch(EpochAnswer(1, 4), OLD, hold.starts)
+
+    hold.begin_attempt(OLD, gives_up_newer=False, now=7.0)
+
+    assert hold.epoch == 4
+
+
+def test_commit_of_parts_whose_answer_is_not_there_may_have_left_a_newer_one():
+    hold = with_epoch(uploads_start=False)
+    before = hold.may_have_newer(OLD)
+    hold.add_commit(NEW, 5.0)
+
+    assert (before, hold.may_have_newer(OLD)) == (False, True)

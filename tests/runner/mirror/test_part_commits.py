@@ -258,3 +258,50 @@ def test_store_that_fails_for_long_gives_the_save_up(tmp_path: Path, fails: str)
             pair.before_upload = lambda: None
 
     run(tmp_path, test)
+
+
+def test_commit_that_ends_after_a_start_from_scratch_is_told_to_nobody(tmp_path: Path) -> None:
+    """That start asks the store nothing, so it does not wait for the answer."""
+
+    async def test(pair: Pair) -> None:
+        epoch = await pair.begin()
+        name = pair.write(100)
+        ask = pair.clients[0].ask
+
+        async def ask_slowly(question: messages.Question, kind: type[messages.Answer]) -> messages.Answer:
+            answer = await ask(question, kind)
+            if isinstance(question, messages.CommitPartsRequest):
+                pair.hold.begin_attempt(None, gives_up_newer=True, now=1.0)
+            return answer
+
+        pair.clients[0].ask = ask_slowly  # type: ignore[method-assign, assignment]
+        pair.posted.clear()
+        await pair.commits.commit(str(name), epoch, False)
+
+        assert pair.answers[0].error is not None and "is over" in pair.answers[0].error
+        assert pair.posted == [] and pair.committed == []
+
+    run(tmp_path, test)
+
+
+def test_reason_to_begin_from_an_older_one_holds_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    """A spare node, which has heard of the one that was given up, may have a rank only then."""
+
+    async def test(pair: Pair) -> None:
+        epoch = await pair.begin()
+        said = []
+        for step, stated in ((100, StatedReason(OlderBecause.ROLLED_BACK, "nan", 150)), (110, None), (150, None)):
+            name = pair.write(step)
+            await pair.commits.commit(str(name), epoch, False)
+            (pair.chief / str(name)).mkdir()
+            manifest = (pair.chief / name.part / "MANIFEST.json").read_bytes()
+            (pair.chief / str(name) / "MANIFEST.json").write_bytes(manifest)
+            await pair.commits.refuse(1, pair.chief / str(name))
+            pair.commits.announce(effects.SendGo(1, str(pair.chief / str(name)), stated=stated))
+            restore = pair.said[-1]
+            assert isinstance(restore, Restore)
+            said.append((restore.older, restore.newest_step))
+
+        assert said == [("rolled-back", 150), ("rolled-back", 150), (None, 0)]
+
+    run(tmp_path, test)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,8 +13,16 @@ import pytest
 import structlog
 
 from supervisor.config import load_config
-from supervisor.core.program.effects import SelectCheckpoint
-from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, Event, SelectionFailed
+from supervisor.core.job import Job
+from supervisor.core.program.effects import SelectCheckpoint, SendGo
+from supervisor.core.program.events import (
+    CheckpointMirrored,
+    CheckpointSelected,
+    Event,
+    SelectionFailed,
+    StartRequested,
+)
+from supervisor.core.program.facts import Policy
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.account import StatedReason
@@ -227,3 +236,38 @@ async def test_chief_whose_only_copy_is_to_be_passed_over_gets_an_older_one(own_
     first, second = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
     assert (first.step, second.step) == (200, 100)
     assert second.path == str(own_folders.folders[0] / str(older.name))
+
+
+@pytest.mark.integration
+async def test_newest_of_the_mirror_that_is_damaged_is_the_reason_for_an_older_one(own_folders: OwnFolders):
+    older, newer = own_folders.commit(100, 200)
+    (own_folders.store / "digits" / newer.key("state.json")).write_text("damaged")
+    for folder in own_folders.folders:
+        shutil.rmtree(folder)
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5)), PATIENCE_S)
+    job = Job(Policy("digits", is_job=True, is_gang=True, checkpoint_dir=str(own_folders.folders[0])))
+    job.skip_attempts(4)
+    job.handle(StartRequested(), 0.0)
+    decided = [effect for event in own_folders.posted for effect in job.handle(event, 1.0)]
+
+    (go,) = decided
+    assert isinstance(go, SendGo)
+    assert go.restore == str(own_folders.folders[0] / str(older.name))
+    assert go.stated is not None
+    assert (go.stated.because, go.stated.newest_step) == (OlderBecause.DAMAGED, 200)
+    assert "state.json" in go.stated.text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("passes_over", ["suspect", "rollback"])
+async def test_where_the_mirror_has_no_older_one_the_only_one_is_better_than_nothing(
+    own_folders: OwnFolders, passes_over: str
+):
+    (only,) = own_folders.commit(100)
+    effect = SelectCheckpoint(6, avoid=frozenset({str(only.name)}))
+    if passes_over == "rollback":
+        effect = SelectCheckpoint(6, restore_below_step=100)
+    await asyncio.wait_for(own_folders.chief.select(effect), PATIENCE_S)
+
+    (selected,) = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
+    assert selected.step == 100

@@ -1,0 +1,94 @@
+"""A mirrored job that goes back to an older checkpoint, with its mirror process and a store in a folder."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import structlog
+
+from supervisor.config import load_config
+from supervisor.core.program.effects import SelectCheckpoint, SendGo
+from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, Event
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.wire.messages import Committed, Progress
+from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.memory_tier.holder import MemoryHolder
+from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.program.checkpoints import CheckpointSelector
+from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
+from tests.host.mirror.test_run import host, made
+from tests.waiting import wait_until_async
+
+pytestmark = pytest.mark.integration
+PATIENCE_S = 60.0  # for what takes a second; the machine may be busy
+
+
+class MirroredJob:
+    """A job of which every attempt trains on at once."""
+
+    def __init__(self, folder: Path, services: Services) -> None:
+        self.folder, self.store = folder / "digits", folder / "store"
+        (self.store / "digits").mkdir(parents=True)
+        path = folder / "test.conf"
+        path.write_text(
+            f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={self.folder}\n"
+            f"mirror=file://{self.store}\nrestore_from_jobs=*\n"
+        )
+        config, log = load_config(path, os.environ).programs["digits"], structlog.get_logger()
+        assert config.job is not None
+        self.posted: list[Event] = []
+        records = ProgramRecords(config, services.ledger, services.save_durations, log)
+        program = ProgramServices(
+            config, services, records, ProgramObserver(), self.posted.append, BackgroundTasks(log), log
+        )
+        self.mirror = JobMirror(config, services, self.posted.append, lambda: None, log)
+        memory = MemoryHolder(program, config.job, lambda: None)
+        self.selector = CheckpointSelector(program, config.job, memory, self.mirror)
+
+    async def begin(self, effect: SelectCheckpoint) -> int | None:
+        """An attempt begins, and does a step; the step that it begins from."""
+        self.mirror.on_effect(effect, 0.0)
+        await asyncio.wait_for(self.selector.select(effect), PATIENCE_S)
+        selected = self.posted[-1]
+        assert isinstance(selected, CheckpointSelected), selected
+        self.mirror.on_selected(SendGo(effect.attempt, selected.path))
+        self.mirror.on_message(Progress(effect.attempt, (selected.step or 0) + 1), 0.0)
+        return selected.step
+
+    def commit(self, step: int, attempt: int) -> CheckpointName:
+        name = made(self.folder, step, attempt)
+        self.mirror.on_message(Committed(attempt, step, str(name), 1, 0.1, 0.0), 0.0)
+        return name
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        await wait_until_async(condition, what, PATIENCE_S)
+
+    def fetched_elsewhere(self) -> CheckpointName | None:
+        """What an empty host gets."""
+        return host(f"file://{self.store}/digits", self.store.with_name("new")).fetch(None, None).fetched
+
+
+async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path, services: Services):
+    job = MirroredJob(tmp_path, services)
+    try:
+        assert await job.begin(SelectCheckpoint(1)) is None
+        for step in (100, 200):
+            last = job.commit(step, 1)
+            await job.until(lambda: job.mirror.has(str(last)), "it is there")  # noqa: B023 - ends before the next
+        assert await job.begin(SelectCheckpoint(2, restore_below_step=200)) == 100
+        job.posted.clear()
+        await job.until(lambda: job.mirror.status.epoch == 2, "the epoch without it has begun")
+        assert job.fetched_elsewhere() == CheckpointName(100, 1)
+        kept = job.commit(110, 2)
+        await job.until(lambda: job.mirror.has(str(kept)), "the next one is there")
+
+        mirrored = [event.name for event in job.posted if isinstance(event, CheckpointMirrored)]
+        assert mirrored == [str(kept)]
+        assert await job.begin(SelectCheckpoint(3)) == 110
+    finally:
+        job.mirror.close()
