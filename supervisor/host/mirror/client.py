@@ -67,6 +67,7 @@ class MirrorClient:
         self._own = own or {}
         self._user = user
         self._process: asyncio.subprocess.Process | None = None
+        self._starts = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
         self._last_id = 0
@@ -114,7 +115,8 @@ class MirrorClient:
         answer: asyncio.Future[messages.Answer] = asyncio.get_running_loop().create_future()
         self._waiting[question.id] = answer
         try:
-            process = self._process or await self._start()
+            async with self._starts:  # the look at the epochs asks beside all others, and one process answers both
+                process = self._process or await self._start()
             assert process.stdin is not None
             process.stdin.write(messages.LINES.encode(question))
             await process.stdin.drain()
@@ -159,8 +161,9 @@ class MirrorClient:
             self._words = (self._words + piece.decode(errors="replace"))[-MAX_WORDS:]
 
     def _end(self, process: asyncio.subprocess.Process) -> None:
-        if self._process is process:
-            self._process = None
+        if self._process is not process:
+            return  # it was closed, and what is asked since is for the next one
+        self._process = None
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         # closes the pipes now: left to asyncio, that may come after the end of the loop, and is an error then

@@ -40,6 +40,8 @@ class StoreExchange:
         self._url = url
         self._client = client
         self._questions = MirrorQuestions(client)
+        self.sends_part = False
+        """Whether this node uploads files that count only once all nodes have uploaded theirs."""
         self._hold = hold
         self._durations = durations
         self._post = post
@@ -135,14 +137,18 @@ class StoreExchange:
         hold, starts, began_at = self._hold, self._hold.starts, time.monotonic()
         part = messages.UploadPartRequest(self._client.next_id(), name, epoch)
         own = self._questions.ask("uploading", part, messages.DoneAnswer, checkpoint=name)
-        ended = await asyncio.gather(
-            own, *([others.upload(name, epoch, is_limited)] if others is not None else []), return_exceptions=True
-        )
+        self.sends_part = True
+        try:
+            ended = await asyncio.gather(
+                own, *([others.upload(name, epoch, is_limited)] if others is not None else []), return_exceptions=True
+            )
+        finally:
+            self.sends_part = False
+        if starts != hold.starts or hold.is_selecting:
+            raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
         failures = [outcome for outcome in ended if isinstance(outcome, BaseException)]
         if failures:
             raise max(failures, key=lambda failure: isinstance(failure, MirrorError) and failure.is_gone)
-        if starts != hold.starts or hold.is_selecting:
-            raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
         question = messages.CommitPartsRequest(self._client.next_id(), name, epoch)
         done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
         if hold.epoch != epoch:

@@ -138,9 +138,14 @@ class JobMirror(ProgramObserver):
         return answer
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
-        """While a checkpoint is selected, it is not known yet what this host goes on from."""
+        """While a checkpoint is selected, it is not known yet what this host goes on from.
+
+        It is not to wait for the upload of a part, which nobody commits any more.
+        """
         if isinstance(effect, effects.SelectCheckpoint):
             self._hold.is_selecting = True
+            if self._exchange.sends_part:
+                self._client.close()
 
     def on_selected(self, effect: effects.SendGo) -> None:
         """An attempt begins from this checkpoint: what the store has beyond it is on another line."""

@@ -36,11 +36,14 @@ class NodeMirror:
         self._folder = config.job.checkpoint_dir
         self._gang = gang
         self._post = post
+        self._uploads = 0  # that have no answer yet
         gang.parts.serve(self._upload, self._on_committed)
 
     async def select(self, attempt: int) -> events.CheckpointSelected | events.SelectionFailed:
         """What the chief's daemon announces for this generation, fetched, and proven here."""
         choice = await self._gang.parts.choice(self._gang.allocation.generation)
+        if self._uploads:
+            self._client.close()  # nobody commits that part any more
         stated = None
         if choice.older is not None:
             stated = StatedReason(OlderBecause(choice.older), choice.older_text, choice.newest_step)
@@ -60,11 +63,14 @@ class NodeMirror:
 
     async def _upload(self, message: UploadPart) -> PartUploaded:
         self._client.lift_limit(not message.is_limited)
+        self._uploads += 1
         try:
             question = messages.UploadPartRequest(self._client.next_id(), message.name, message.epoch)
             await self._client.ask(question, messages.DoneAnswer)
         except MirrorError as error:
             return PartUploaded(message.id, str(error)[:MAX_ERROR], error.is_gone)
+        finally:
+            self._uploads -= 1
         return PartUploaded(message.id)
 
     def _on_committed(self, message: PartCommitted) -> None:

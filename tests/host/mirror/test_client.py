@@ -30,6 +30,12 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+def mirror_processes() -> list[str]:
+    """Pids of those that this process has started."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [child for child in children if b"mirror.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
 async def test_a_process_that_was_killed_is_started_again(tmp_path: Path):
     mirror = client(tmp_path)
     begun = await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
@@ -44,6 +50,26 @@ async def test_a_process_that_was_killed_is_started_again(tmp_path: Path):
     done = await mirror.ask(messages.UploadRequest(mirror.next_id(), str(name), begun.epoch), messages.UploadAnswer)
 
     assert done.remote == (str(name),)
+    mirror.close()
+
+
+async def test_question_right_after_a_close_is_answered_by_the_next_process(tmp_path: Path):
+    mirror = client(tmp_path)
+    for _ in range(3):
+        await mirror.ask(messages.FetchRequest(mirror.next_id(), only_look=True), messages.FetchAnswer)
+        mirror.close()
+    assert mirror.pid is None
+
+
+async def test_two_questions_at_once_start_one_process(tmp_path: Path):
+    mirror = client(tmp_path)
+    first, second = messages.NewestLocalRequest(mirror.next_id()), messages.WatchRequest(mirror.next_id(), 0)
+    await asyncio.gather(mirror.ask(first, messages.NewestLocalAnswer), mirror.ask(second, messages.WatchAnswer))
+    pid = mirror.pid
+    assert pid is not None
+    mirrors = mirror_processes()
+
+    assert mirrors == [str(pid)]
     mirror.close()
 
 

@@ -28,8 +28,9 @@ from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files
 from supervisor.protocol.damage import OlderBecause
-from supervisor.protocol.gang import Restore
+from supervisor.protocol.gang import Restore, UploadPart
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
+from supervisor.protocol.wire.messages import PartsWritten, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import GangPlace, Services
@@ -39,8 +40,9 @@ from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
-from tests.host.mirror.test_parts import committed, digest
+from tests.host.mirror.test_parts import committed, digest, write_parts
 from tests.host.mirror.test_run import made
+from tests.waiting import wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
@@ -134,8 +136,9 @@ async def test_nodes_whose_workers_read_together_leave_the_proof_to_them(
 class OwnFolders:
     """A job whose nodes have folders of their own. `chief`, `other`: the selectors of two of them."""
 
-    def __init__(self, tmp_path: Path, services: Services) -> None:
+    def __init__(self, tmp_path: Path, services: Services, keys: str = "") -> None:
         self.posted: list[Event] = []
+        self.keys = keys
         self.store, self.services = tmp_path / "store", services
         (self.store / "digits").mkdir(parents=True)
         self.places = [GangPlace(Allocation(1, rank, ("a", "b"), 0, 1)) for rank in (0, 1)]
@@ -147,7 +150,7 @@ class OwnFolders:
         path = tmp_path / f"{rank}.conf"
         path.write_text(
             f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={self.folders[rank]}\n"
-            f"strategy=multiworker\ncheckpoint_dir_shared=false\nmirror=file://{self.store}\nrestore_from_jobs=*\n"
+            f"strategy=multiworker\ncheckpoint_dir_shared=false\nmirror=file://{self.store}\nrestore_from_jobs=*\n{self.keys}"
         )
         services, log = replace(self.services, gang=self.places[rank]), structlog.get_logger()
         config = load_config(path, os.environ).programs["digits"]
@@ -271,3 +274,36 @@ async def test_where_the_mirror_has_no_older_one_the_only_one_is_better_than_not
 
     (selected,) = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
     assert selected.step == 100
+
+
+@pytest.mark.integration
+async def test_start_does_not_wait_for_the_upload_of_a_part_that_nobody_commits(tmp_path: Path, services: Services):
+    gang = OwnFolders(tmp_path, services, "mirror_rate_limit=1\n")
+    try:
+        (remote,) = gang.commit(100)
+        chief = gang.mirrors[0]
+        assert isinstance(chief, JobMirror)
+        began = SelectCheckpoint(5)
+        chief.on_effect(began, 0.0)
+        await asyncio.wait_for(gang.chief.select(began), PATIENCE_S)
+        chief.on_selected(SendGo(5, str(gang.folders[0] / str(remote.name))))
+        chief.on_message(Progress(5, 101), 0.0)
+        name = write_parts(*gang.folders, 110, 5)
+        gang.places[0].parts.begin_turn(1, [])
+        chief.on_message(PartsWritten(5, 110, str(name), True), 0.0)
+        gang.places[1].parts.on_message(0, UploadPart(1, str(name), 2))
+        await wait_until_async(
+            lambda: (asked := chief.status.request) is not None and asked.checkpoint == str(name),
+            "it uploads",
+            PATIENCE_S,
+        )
+        gang.posted.clear()
+        again = SelectCheckpoint(6)
+        chief.on_effect(again, 0.0)
+        await asyncio.wait_for(gang.chief.select(again), PATIENCE_S)
+        gang.places[1].parts.on_message(0, Restore(1, str(remote.name), remote.epoch, digest(gang.folders[0], remote)))
+        await asyncio.wait_for(gang.other.select(SelectCheckpoint(6)), PATIENCE_S)
+
+        assert [event.step for event in gang.posted if isinstance(event, CheckpointSelected)] == [100, 100], gang.posted
+    finally:
+        gang.close()
