@@ -136,6 +136,19 @@ def test_node_that_gets_a_notice_leaves_once_its_part_is_in_the_mirror(tmp_path:
     assert nodes.ends()[:2] == undisturbed.ends()
 
 
+def test_training_that_diverges_goes_back_to_one_step_on_all_nodes(tmp_path: Path, undisturbed: Nodes) -> None:
+    """To one that neither node has on its disk: both have trained on since."""
+    nodes = Nodes(tmp_path / "gang", pause=0.2)
+    nodes.keys += "on_nan=rollback\n"
+    nodes.environments = [{"NAN_AT": "22"}] * 2
+    with nodes.running() as pods:
+        assert nodes.until_begun(2) == 14
+        assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0], nodes.said()
+
+    assert nodes.ends() == undisturbed.ends()
+    assert nodes.committed()[:4] == [STEPS, 35, 28, 21]
+
+
 @dataclass(frozen=True)
 class Kill:
     """`node`: at whose request to the store; `request`: which, of the second save; `victim`: `worker` or `pod`, and of

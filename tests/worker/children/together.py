@@ -2,7 +2,7 @@
 
 Each writes a digest of everything that decides its next step, one of its random state, one of the values that its
 replicas have for themselves (sums, means, metrics), and one of what all have in common: weights and optimizer. With
-BALLAST_MIB in the environment the state is larger by that.
+BALLAST_MIB in the environment the state is larger by that, with NAN_AT training diverges at that step, once.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from tests.worker import training  # noqa: E402 - it makes tensors
 from tests.worker.own_values import OwnValues  # noqa: E402
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+nan_at = int(os.environ.get("NAN_AT", "0"))
 resolver = strategy.cluster_resolver
 rank = 0 if resolver is None else resolver.task_id
 tracked = training.build(strategy)
@@ -47,6 +48,9 @@ with worker.Run(
         loss = step(images, labels)
         for variable in ballast:
             variable.assign_add(tf.ones_like(variable) * 0.1)
+        if run.step + 1 == nan_at and not (has_diverged := folder / f"nan-{rank}").exists():
+            has_diverged.touch()
+            loss = float("nan")
         run.step_done(loss=loss, noise=noise)
         if (pause := float(os.environ.get("PAUSE", "0"))) > 0:
             time.sleep(pause)
