@@ -22,7 +22,7 @@ AT_ONCE ?= 4
 # Files begin in the order of tests/tiers.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
+test: $(INSTALLED)  ## every claim once (half an hour): before a change lands
 	$(BIN)/python -m bench.peer --tests
 	$(BIN)/python -m pytest -n $(AT_ONCE) $(BY_FILE) -m "not nightly"
 
