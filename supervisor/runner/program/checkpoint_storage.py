@@ -107,8 +107,10 @@ def with_refused(selection: Selection, effect: effects.SelectCheckpoint, answer:
     if answer is None or not answer.bad or selection.seen.passed_over is not None:
         return selection
     told = (None if effect.newest is None else effect.newest.name, answer.seen)
-    expected = max(name for text in told if text is not None and (name := parse_name(text)) is not None)
+    known = [name for text in told if text is not None and (name := parse_name(text)) is not None]
+    if not known:
+        return selection
     refused = (text.partition(": ") for text in answer.bad)
     rejected = [RejectedCheckpoint(place.rpartition("/")[2], f"in the mirror: {why}") for place, _, why in refused]
-    passed_over = find_passed_over(expected, rejected)
+    passed_over = find_passed_over(max(known), rejected)
     return replace(selection, seen=replace(selection.seen, passed_over=passed_over))
