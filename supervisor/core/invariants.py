@@ -143,10 +143,15 @@ def failures_are_charged_once_and_to_their_own_budget(
 def the_account_never_falls_without_a_reason(
     before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
 ) -> bool:
-    """Only an attempt that has restored an older checkpoint, and says why, lowers the newest that was reported."""
+    """Only an attempt that has restored an older checkpoint, and says why, lowers the newest that was reported.
+
+    One that ended while no daemon ran shows by what it saved that it had.
+    """
     was, now = before.account.newest, after.account.newest
     if now is was or was is None or (now is not None and now.step >= was.step):
         return True
+    if isinstance(event, events.AttemptLost):
+        return event.committed_step is not None and before.current.older is not None
     return isinstance(event, events.TrainingRestored) and after.current.older is not None
 
 

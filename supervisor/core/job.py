@@ -220,6 +220,20 @@ class Job:
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
+    def skip_saved_attempts(self, highest: int) -> bool:
+        """As `skip_attempts`, for the highest attempt that has saved, as checkpoints and the account say.
+
+        Returns whether a decision about the next start is forgotten because attempts came after it that the ledger does
+        not know, as when it is an older copy: carried out now, it would give up what they have trained.
+        """
+        facts = self.facts
+        is_late = facts.state not in ALIVE and highest > facts.attempt
+        is_decided = facts.begin_at is not None or facts.restore_below_step is not None
+        if is_late:
+            facts.begin_at = facts.restore_below_step = None
+        self.skip_attempts(highest)
+        return is_late and is_decided
+
     def recall_persisted(self, stored: PersistedFacts, now: float, ago_s: float) -> None:
         """Restores what an earlier daemon stored `ago_s` ago; call it after `skip_attempts` and before any event."""
         restore_facts(self.facts, stored, now, ago_s)

@@ -56,8 +56,8 @@ class Question(StrEnum):
 class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
     `verify`; LOOK `writes`, whether a file is written to see if that works, and `expected`, the name of the checkpoint
-    that should be the newest; BEGIN_AT `step`, 0 for beginning anew; MEASURE the
-    `name` of a checkpoint."""
+    that should be the newest; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first
+    attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint."""
 
     question: Question
     directory: Path
@@ -69,6 +69,7 @@ class CheckpointRequest:
     writes: bool = False
     expected: str | None = None
     step: int = 0
+    since: int | None = None
     name: str = ""
 
 
@@ -161,7 +162,9 @@ def _measure(request: CheckpointRequest) -> OnDisk:
 
 
 def _begin_at(request: CheckpointRequest) -> Moved:
-    folder, step = request.directory, request.step
+    folder, step, since = request.directory, request.step, request.since
+    if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
+        return Moved(())
     return Moved((removal.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
 
 

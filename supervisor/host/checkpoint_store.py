@@ -62,12 +62,16 @@ class CheckpointStore:
         request = CheckpointRequest(Question.LOOK, directory, writes=writes, expected=expected)
         return await self._ask(request, DirectoryView, user)
 
-    async def begin_at(self, directory: Path, step: int, user: str | None = None) -> tuple[str, ...]:
+    async def begin_at(
+        self, directory: Path, step: int, since: int | None = None, user: str | None = None
+    ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
+        Moves nothing if attempt `since`, the first that was to begin there, or a later one has saved: it is done.
         Raises OSError, and NoValidCheckpoint if there is no whole checkpoint of that step.
         """
-        return (await self._ask(CheckpointRequest(Question.BEGIN_AT, directory, step=step), Moved, user)).names
+        request = CheckpointRequest(Question.BEGIN_AT, directory, step=step, since=since)
+        return (await self._ask(request, Moved, user)).names
 
     async def roll_back(self, directory: Path, before: int, user: str | None = None) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines the checkpoints of step `before` and later, if an older one is whole."""

@@ -115,6 +115,48 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
         daemon.until_state("j", "SUCCEEDED")
 
 
+def test_a_new_host_goes_on_from_the_store_and_not_from_a_later_step_of_initial_checkpoint(tmp_path: Path):
+    """The other job has trained on since this one began from it; its step says nothing of this one."""
+    old, new, store = tmp_path / "old", tmp_path / "new", f"file://{tmp_path}/store"
+    old.mkdir()
+    new.mkdir()
+    keys = f"initial_checkpoint = {tmp_path}/base"
+    with Daemon(old, job("base", tmp_path, STEPS=20, EVERY=20)) as daemon:
+        daemon.until_state("base", "SUCCEEDED")
+        daemon.write(mirrored("j", old, store, keys, STEPS=100000, EVERY=20, STEP_S=0.02))
+        daemon.call("update")
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        daemon.call("stop", name="j")
+        daemon.write(job("base", tmp_path, STEPS=5000, EVERY=5000, STEP_S=0))
+        daemon.call("update")
+        daemon.until(lambda: [*(tmp_path / "base").glob("step-0000005000.*")], "the other job is far ahead")
+    shutil.rmtree(old)
+
+    with Daemon(new, mirrored("j", new, store, keys, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        first = daemon.until_step("j", 30)["job"]
+
+    assert int(first["restored"][5:15]) < 5000, first["restored"]
+
+
+@pytest.mark.slow
+def test_without_the_store_a_new_host_does_not_begin_from_initial_checkpoint(tmp_path: Path):
+    host, blocked = tmp_path / "host", tmp_path / "store"
+    host.mkdir()
+    blocked.write_text("a file where the folder should be")
+    with Daemon(host, job("base", tmp_path, STEPS=20, EVERY=20)) as daemon:
+        daemon.until_state("base", "SUCCEEDED")
+        daemon.write(mirrored("j", host, f"file://{blocked}", f"initial_checkpoint = {tmp_path}/base", STEPS=100))
+        daemon.call("update")
+        daemon.until(lambda: "the store may have one" in daemon.status("j")["description"], "the reason")
+        assert list((host / "j").glob("step-*")) == []
+
+        blocked.unlink()
+        (blocked / "j").mkdir(parents=True)
+        daemon.until_state("j", "SUCCEEDED")
+        (*_, last) = daemon.call("history", name="j", limit=10)["attempts"]
+    assert last["from_step"] == 20
+
+
 def test_a_store_whose_checkpoints_are_all_damaged_is_no_reason_to_begin_anew(tmp_path: Path):
     store = tmp_path / "store"
     run = host(f"file://{store}/j", tmp_path / "old")

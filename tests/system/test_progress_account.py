@@ -3,13 +3,16 @@
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -138,3 +141,70 @@ def test_a_damaged_newest_checkpoint_is_said_with_its_reason_once(tmp_path: Path
         daemon.call("stop", name="j")
         daemon.call("start", name="j")
         assert daemon.status("j")["job"]["older_because"] is None
+
+
+def test_from_scratch_is_not_done_again_if_the_daemon_died_before_training_began(tmp_path: Path) -> None:
+    """The worker trained on alone, and died before the next daemon came: what it saved was moved away."""
+    with Daemon(tmp_path, job("j", tmp_path, LOAD_S=1, **SLOW)) as daemon:
+        stopped_at(daemon, 30)
+        daemon.call("start", name="j", from_scratch=True, wait=False)
+        daemon.until(lambda: daemon.events("checkpoint.older"), "the worker is told to begin")
+        pid = daemon.until(lambda: daemon.status("j")["pid"], "there is a worker")
+        daemon.call("history", name="j")  # all that was decided so far is in the ledger
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGSTOP)  # so that the worker has its pipes open when the daemon is gone
+        saved = wait_until(lambda: [*(tmp_path / "j").glob("step-*.a2")], "it trains without a daemon")
+        os.kill(pid, signal.SIGKILL)
+        daemon.stop(signal.SIGKILL)
+        daemon.start()
+
+        found = daemon.until_step("j", 10)["job"]
+
+    assert saved
+    assert found["restored"] is not None
+    assert found["restored"].endswith(".a2")
+    assert not (tmp_path / "j" / layout.ABANDONED / "2").exists()
+
+
+def test_a_state_folder_from_a_copy_gives_up_nothing_that_was_trained_since(tmp_path: Path) -> None:
+    """When the copy was made, the job waited to begin anew."""
+    section = job("j", tmp_path, **SLOW)
+    with Daemon(tmp_path, section) as daemon:
+        stopped_at(daemon, 30)
+        daemon.write(job("j", tmp_path, FAIL="import", **SLOW))
+        daemon.call("update")
+        with pytest.raises(Refused):
+            daemon.call("start", name="j", from_scratch=True)
+        daemon.stop()
+        shutil.copytree(tmp_path / "state", tmp_path / "copy", symlinks=True, ignore_dangling_symlinks=True)
+        daemon.write(section)
+        daemon.start()
+        step = stopped_at(daemon, 50)
+        daemon.stop()
+        shutil.rmtree(tmp_path / "state")
+        (tmp_path / "copy").rename(tmp_path / "state")
+
+        daemon.start()
+
+        assert daemon.until_step("j", step + 1)["job"]["newest"]["step"] >= step
+    assert "decision.outdated" in {record["event"] for record in records(tmp_path / "daemon.log")}
+
+
+def test_a_lost_folder_is_not_replaced_by_a_later_step_of_initial_checkpoint(tmp_path: Path) -> None:
+    with Daemon(tmp_path, job("base", tmp_path, STEPS=30, EVERY=10)) as daemon:
+        daemon.until_state("base", "SUCCEEDED")
+        second = job("j", tmp_path, f"initial_checkpoint = {tmp_path}/base", **SLOW)
+        daemon.write(job("base", tmp_path, STEPS=30, EVERY=10) + second)
+        daemon.call("update")
+        step = stopped_at(daemon, 50)
+        daemon.write(job("base", tmp_path, STEPS=2 * step, EVERY=10) + second)
+        daemon.call("update")
+        daemon.call("start", name="base")
+        daemon.until_state("base", "SUCCEEDED")
+        (tmp_path / "j").rename(tmp_path / "away")
+
+        with pytest.raises(Refused, match=rf"step {step} \(step-.* was committed in"):
+            daemon.call("start", name="j")
+
+        (tmp_path / "away").rename(tmp_path / "j")
+        assert daemon.until_step("j", step + 1)["job"]["older_because"] is None

@@ -103,13 +103,14 @@ class TensorFlowWriter:
         extra_files: Callable[[], Mapping[str, bytes]] = dict,
         script: Callable[[], Mapping[str, Plain]] = dict,
         publish: Publish | None = None,
+        restored: CheckpointName | None = None,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `commit`. `must_be_finite`: refuse a state with a NaN or an infinity, except in variables that hold one now.
         `extra_files`: called between steps, for more files of each checkpoint: contents by name. `script`: what is
-        recorded of the script's conditions. `publish`: as for CheckpointCommitter."""
-        self._retention = Retention(directory, policy, make_room)
+        recorded of the script's conditions. `publish`: as for CheckpointCommitter. `restored`: as for Retention."""
+        self._retention = Retention(directory, policy, make_room, restored)
         self._committer = CheckpointCommitter(
             directory, origin, self._retention, check, _describe_cause, _is_full, publish
         )

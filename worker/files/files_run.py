@@ -142,7 +142,7 @@ class FilesRun(RunBase):
         if other := self._script.said:
             self._attempt.reporter.show_message(f"{OTHER_SCRIPT}: {'; '.join(other)}")
         launch = self._attempt.launch
-        retention = Retention(opened.directory, launch.retention, launch.checkpoint_make_room)
+        retention = Retention(opened.directory, launch.retention, launch.checkpoint_make_room, opened.restored_here)
         origin = CheckpointOrigin(launch.job, self._attempt.number, versions, topology)
         writer = FilesWriter(self._files, opened.directory, origin, retention, opened.lock.check_not_superseded)
         is_own = opened.restore is not None and opened.restore.parent == self._directory and opened.restore.is_dir()

@@ -194,6 +194,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             must_be_finite=self._not_finite is not None,
             extra_files=self._extra_files,
             script=self._script.to_json,
+            restored=opened.restored_here,
         )
         if has_copies(self._attempt) and self._place == ALONE:
             self._memory = MemoryTier(self._attempt, writer.copy_to_memory)

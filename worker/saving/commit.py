@@ -72,11 +72,15 @@ class CheckpointOrigin:
 class Retention:
     """Deletes checkpoints from the directory that this process writes to. Not for two threads at once."""
 
-    def __init__(self, directory: Path, policy: RetentionPolicy, make_room: bool) -> None:
-        """`make_room`: whether a full disk may cost checkpoints that the policy would keep."""
+    def __init__(
+        self, directory: Path, policy: RetentionPolicy, make_room: bool, restored: CheckpointName | None = None
+    ) -> None:
+        """`make_room`: whether a full disk may cost checkpoints that the policy would keep, but not `restored`, from
+        which this attempt began, before it has saved."""
         self._directory = directory
         self._policy = policy
         self._make_room = make_room
+        self._restored = restored
         self._known: dict[CheckpointName, RetainedCheckpoint] = {}
 
     def free_space(self, for_name: CheckpointName) -> bool:
@@ -84,7 +88,7 @@ class Retention:
         if not self._make_room:
             return False
         try:
-            deleted = removal.delete_oldest(self._directory)
+            deleted = removal.delete_oldest(self._directory, self._restored)
         except OSError:
             return False  # the save's own error says what is wrong with the disk
         if deleted is None:
@@ -102,6 +106,7 @@ class Retention:
 
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
+        self._restored = None  # there is a newer state
         removal.delete_expendable(self._directory, self._policy, newest, self._known)
 
 

@@ -10,6 +10,7 @@ from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.installation import install_extra
+from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import MIRROR
 from worker.process.attempt import Attempt
@@ -42,6 +43,12 @@ class OpenedDirectory:
     restore: Path | None
     record: CommitRecord | None = None
     memory: MemoryCheckpoint | None = None
+
+    @property
+    def restored_here(self) -> CheckpointName | None:
+        """The checkpoint to restore, if it is one of this directory."""
+        is_here = self.restore is not None and self.restore.parent == self.directory
+        return layout.parse_name(self.restore.name) if self.restore is not None and is_here else None
 
     def remember_commit(self, name: str, step: int) -> None:
         """Remembers that a checkpoint was committed, where no daemon does."""
@@ -162,7 +169,8 @@ def _select_here_or_there(
         if not _fetch_newer(attempt, source, None):
             raise
         return selection.select_checkpoint(directory, rules)
-    newest = layout.parse_name(here.path.name) if here.path is not None else None
+    is_own = here.path is not None and here.path.parent == directory  # initial_checkpoint says nothing of this run
+    newest = layout.parse_name(here.path.name) if here.path is not None and is_own else None
     return selection.select_checkpoint(directory, rules) if _fetch_newer(attempt, source, newest) else here
 
 

@@ -141,7 +141,7 @@ class JobConfig(SectionModel):
     checkpoint_make_room: Boolean = key(
         False,
         "Whether a save that finds the disk full may delete older checkpoints early, despite checkpoint_keep, and try "
-        "again: the oldest first, never the newest whole one or the newest attempt's.",
+        "again: the oldest first, never the newest whole one, the newest attempt's, or what this attempt began from.",
     )
     checkpoint_dir_shared: Boolean = key(
         True,

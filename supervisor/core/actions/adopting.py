@@ -107,6 +107,8 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
     facts.current.step = event.step if event.step is not None else facts.current.step
     facts.current.progressed_at = now
     facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE
+    if event.phase in (Phase.TRAINING, Phase.DONE):
+        _begin_only_once(facts)
     if event.phase in (Phase.WAITING, Phase.RESTORING) or not (
         facts.current.made_progress or facts.current.done_reported
     ):
@@ -206,6 +208,12 @@ def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 
 
 def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
+    if event.committed_step is not None:  # so it had begun, whether or not a daemon was there to hear of it
+        _begin_only_once(facts)
+        before = facts.account
+        account.record_start(facts)
+        account.record_commit(facts, event.committed_step)
+        facts.account = before.changed_to(facts.account.newest)  # one change
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [
@@ -227,6 +235,12 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
     return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
 
 
+def _begin_only_once(facts: ProgramFacts) -> None:
+    """The attempt has begun to train, so what was decided about its start is done, though the ledger may not say so."""
+    account.record_begun(facts)
+    facts.restore_below_step = None
+
+
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
@@ -242,7 +256,6 @@ def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
         return
     facts.current.saved_step = event.committed_step
     facts.current.step = max(event.committed_step, facts.current.step or 0)
-    account.record_commit(facts, event.committed_step)
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
         facts.failures.refill_budgets()

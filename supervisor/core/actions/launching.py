@@ -135,7 +135,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
     facts.attempts_used = max(facts.attempts_used, event.attempts_used)
-    if event.permanent and facts.begin_at:
+    if event.permanent and event.errno is None and facts.begin_at:
         facts.begin_at = None  # there is no such step: what was asked for can't be done
     facts.current.decided_end = (_selection_failure(facts, event), event.error)
     facts.current.older_readable = event.older_readable
@@ -178,7 +178,7 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.has_spoken = facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
-    facts.begin_at = facts.restore_below_step = None
+    facts.begin_at = facts.begin_since = facts.restore_below_step = None
     if event.in_memory is not None:
         started_from_memory(facts, event.step, event.in_memory)
     else:

@@ -57,4 +57,5 @@ def start_paths_seen(facts: ProgramFacts, event: StartPathsSeen, now: float) -> 
 def begin_at_step(facts: ProgramFacts, event: BeginAtRequested, now: float) -> Effects:
     """Records where the next start begins. It holds until one does, or until a stop is requested."""
     facts.begin_at = event.step if facts.policy.is_job else None
+    facts.begin_since = None  # the present attempt was launched before
     return []

@@ -63,6 +63,7 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
     facts.current.saved_step, facts.current.save_error, facts.current.flush_failure = event.step, None, None
     facts.current.step = max(event.step, facts.current.step or 0)  # progress is reported now and then
+    account.record_begun(facts)
     account.record_commit(facts, event.step, event.wall_at, event.name)
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:

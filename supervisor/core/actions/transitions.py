@@ -134,6 +134,8 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     facts.attempt = max(facts.attempt, facts.attempts_used) + 1
     facts.launched = True
     facts.current = AttemptFacts(started_at=now, progressed_at=now)
+    if facts.begin_at is not None and facts.begin_since is None:
+        facts.begin_since = facts.attempt
     facts.reason, facts.waits_for_host = None, False
     facts.hang_detector.start_attempt(now)
     if not policy.is_job:
@@ -156,6 +158,7 @@ def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
         facts.account.newest,
         facts.begin_at,
         waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
+        facts.begin_since,
     )
 
 

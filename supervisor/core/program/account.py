@@ -39,7 +39,8 @@ def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
         chosen.stated,
     )
     refusal, remedy = _words(facts, place)
-    return judge(facts.account.newest, chosen.step, place, decisions, refusal, remedy)
+    is_own = chosen.path is None or _own_name(facts, chosen) is not None
+    return judge(facts.account.newest, chosen.step, place, decisions, refusal, remedy, is_own)
 
 
 def stated_reason(facts: ProgramFacts, verdict: Verdict) -> StatedReason | None:
@@ -64,16 +65,24 @@ def record_start(facts: ProgramFacts) -> None:
     if facts.current.saved_step is not None or _is_own_commit(facts):
         return
     directory, before, chosen = facts.policy.checkpoint_dir, facts.account.newest, facts.current.checkpoint
-    folder, _, name = ((chosen.path if chosen is not None else None) or "").rpartition("/")
-    own = parse_name(name) if directory is not None and folder == directory else None
+    own = None if chosen is None else _own_name(facts, chosen)
     if own is not None and directory is not None:
         if before is not None and own.step < before.step and facts.current.older is None:
             return
+        name = str(own)
         known = before if before is not None and before.name == name else ReportedCheckpoint(own.step, name, directory)
         restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt)
         facts.account = facts.account.changed_to(restored)
     elif facts.current.older is not None:
         facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
+
+
+def record_begun(facts: ProgramFacts) -> None:
+    """Records that the present attempt has begun to train, which carries out what an operator chose before it was
+    launched: a later start that did it again would give up what was trained since.
+    """
+    if facts.begin_since is not None and facts.begin_since <= facts.attempt:
+        facts.begin_at = facts.begin_since = None
 
 
 def _is_own_commit(facts: ProgramFacts) -> bool:
@@ -130,6 +139,12 @@ def saved_progress(facts: ProgramFacts, ended_by: str | None = None) -> SavedPro
     known = (step for step in (current.step, current.saved_step) if step is not None and is_known)
     step = max(known, default=None)
     return SavedProgress(facts.attempt, step, safe_step, checkpoint, why or ended_by, is_known)
+
+
+def _own_name(facts: ProgramFacts, chosen: CheckpointSelected) -> CheckpointName | None:
+    """The name of what was chosen, if it is one of the job's own, in its directory."""
+    folder, _, name = (chosen.path or "").rpartition("/")
+    return parse_name(name) if folder == facts.policy.checkpoint_dir else None
 
 
 def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> SeenDirectory | None:

@@ -28,7 +28,8 @@ class SelectCheckpoint:
     step if there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with
     the reason; they are never chosen. `newest`: the newest one that was ever reported, of whose whereabouts the answer
     tells. `begin_at`: an operator chose this step; set aside first what is newer, or for 0 everything.
-    `pass_over_unreadable`: choose an older one if the newest can't be read.
+    `pass_over_unreadable`: choose an older one if the newest can't be read. `begin_since`: the first attempt that was
+    launched to begin at that step; what this one or a later one has saved is not set aside.
     """
 
     attempt: int
@@ -38,6 +39,7 @@ class SelectCheckpoint:
     newest: ReportedCheckpoint | None = None
     begin_at: int | None = None
     pass_over_unreadable: bool = False
+    begin_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

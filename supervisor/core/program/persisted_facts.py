@@ -67,6 +67,7 @@ class PersistedFacts:
     begin_at: int | None = None
     worked_paths: Annotated[tuple[str, ...], Items(MAX_NAMES)] = ()
     step: int | None = None
+    begin_since: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -110,6 +111,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         begin_at=facts.begin_at,
         worked_paths=facts.worked_paths,
         step=facts.current.step if facts.state not in ALIVE else None,
+        begin_since=facts.begin_since,
     )
 
 
@@ -137,7 +139,8 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         stored.restore_below_step,
     )
     facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
-    facts.mount, facts.begin_at, facts.salvaged = stored.mount, stored.begin_at, stored.salvaged
+    facts.mount, facts.salvaged = stored.mount, stored.salvaged
+    facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
     if stored.attempt != facts.attempt:

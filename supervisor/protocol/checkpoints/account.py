@@ -183,11 +183,17 @@ def judge(
     decisions: Decisions,
     refusal: str,
     remedy: str,
+    is_own: bool = True,
 ) -> Verdict:
-    """Whether a start may begin from the chosen step (None: from nothing), and why it may if that is not the newest."""
-    if newest is None or is_as_new(chosen_step, newest):
+    """Whether a start may begin from the chosen step (None: from nothing), and why it may if that is not the newest.
+
+    `is_own`: whether it is of a checkpoint in the job's own directory. The step of another program's, or of
+    `initial_checkpoint`, says nothing about what this job has trained, however high it is.
+    """
+    if newest is None or (is_own and is_as_new(chosen_step, newest)):
         return Newest()
-    behind = f"begins at step {chosen_step or 0}, behind step {newest.step} ({newest.name})"
+    relation = "without" if is_as_new(chosen_step, newest) else "behind"
+    behind = f"begins at step {chosen_step or 0}, {relation} step {newest.step} ({newest.name})"
     if decisions.begin_at is not None and decisions.begin_at in (0, chosen_step):
         how = f"--from-step {decisions.begin_at}" if decisions.begin_at else "--from-scratch"
         return Older(OlderBecause.OPERATOR, f"{behind}, as an operator said (start {how})")
@@ -199,7 +205,7 @@ def judge(
         loss = None  # it is there, and was passed over there
     if loss is not None and (loss.waits or chosen_step is None):
         return Unexplained(loss.text)
-    if chosen_step is None:
+    if chosen_step is None or not is_own:
         return Unexplained(f"{refusal}: {newest}, and nothing was chosen to begin from; {remedy}")
     if loss is not None:
         return Older(OlderBecause.DELETED, loss.text)

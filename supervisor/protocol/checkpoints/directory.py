@@ -4,6 +4,8 @@ Also begins anew in it: what it holds is moved into a numbered folder below `aba
 """
 
 import contextlib
+import errno
+import fcntl
 import os
 import stat
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from supervisor.protocol.checkpoints.account import find_passed_over
 from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder, read_quarantined
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.printable import printable
 
 WRITE_TEST_BYTES = 4096  # a block, as a full disk may still have room for a name
 MAX_FILES = 10_000  # of one checkpoint: far more than any has
@@ -22,6 +25,7 @@ MAX_DEPTH = 4  # of folders in it
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's is (stat(2))
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 MAX_ABANDONED = 1000  # tries for a free number
+MAX_HOLDER_BYTES = 200  # of what the lock's file says of its holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,14 @@ class DirectoryView:
 
     `highest_step`: of the committed checkpoints; None if there are none. `mount`: the file system, in words, None if
     the kernel does not tell; `remarks`: what checkpoints can't rely on there. `passed_over`: the checkpoint that was
-    expected to be the newest, or one as new, if it is in quarantine.
+    expected to be the newest, or one as new, if it is in quarantine. `highest_attempt`: that ever wrote there.
     """
 
     highest_step: int | None = None
     mount: str | None = None
     remarks: tuple[str, ...] = ()
     passed_over: RejectedCheckpoint | None = None
+    highest_attempt: int = 0
 
 
 UNSEEN = DirectoryView()
@@ -102,6 +107,7 @@ def view_directory(directory: Path, expected: str | None = None) -> DirectoryVie
         None if mount is None else str(mount),
         () if mount is None else tuple(mounts.remarks_on(mount)),
         _find_quarantined(directory, expected),
+        highest_attempt(directory),
     )
 
 
@@ -152,12 +158,34 @@ def _write_block(directory: Path) -> None:
         path.unlink()
 
 
+def check_not_held(directory: Path) -> None:
+    """Raises OSError (EBUSY) if a live worker holds the directory: one of another daemon or host, or without a daemon.
+
+    What it saves is not to be moved away from under it.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        descriptor = os.open(directory / layout.LOCK, flags)
+    except OSError:  # no worker was ever here, or it can't be told: what is done next says what is wrong
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = printable(os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode(errors="replace").strip())
+        raise OSError(errno.EBUSY, f"a live worker holds it ({holder or 'unknown'})", str(directory)) from error
+    except OSError:  # a file system without locks
+        return
+    finally:
+        os.close(descriptor)
+
+
 def begin_anew(directory: Path) -> tuple[str, ...]:
     """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
 
     Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
     then some may be moved and others not, and another call moves the rest.
     """
+    check_not_held(directory)
     belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
     try:
         with os.scandir(directory) as entries:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.directory import committed_checkpoints, move_to_abandoned
+from supervisor.protocol.checkpoints.directory import check_not_held, committed_checkpoints, move_to_abandoned
 from supervisor.protocol.checkpoints.manifest import ManifestError, read_manifest, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
@@ -50,6 +50,7 @@ def begin_at(directory: Path, step: int) -> tuple[str, ...]:
     Raises NoValidCheckpoint if there is no whole one of that step, and OSError if the directory can't be read or
     changed; then some may be moved and others not, and another call moves the rest.
     """
+    check_not_held(directory)
     names = committed_checkpoints(directory)
     chosen = next((name for name in names if name.step == step and _is_whole(directory / str(name))), None)
     if chosen is None:
@@ -116,16 +117,17 @@ def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
     shutil.rmtree(doomed)
 
 
-def delete_oldest(directory: Path) -> CheckpointName | None:
+def delete_oldest(directory: Path, restored: CheckpointName | None = None) -> CheckpointName | None:
     """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
-    newest whole one of the newest attempt, which may have begun from an older one.
+    newest whole one of the newest attempt, which may have begun from an older one. Nor `restored`, from which the
+    present attempt began: newer ones may be suspect.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
     whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
     if not whole:
         return None
-    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), restored)
     oldest = next((name for name in reversed(whole) if name not in kept), None)
     if oldest is not None:
         delete_checkpoint(directory, oldest)

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
+from pathlib import PurePath
 
 from structlog.typing import FilteringBoundLogger
 
@@ -60,6 +61,7 @@ class JobMirror(ProgramObserver):
         """Whether a flush is over only once its checkpoint is in the store."""
         self.is_finished = False
         """The program is gone for good: nothing is tried again."""
+        self._folder = config.job.checkpoint_dir
         self._is_limited = config.job.mirror_rate_limit is not None
         self._client, self._url = client_of(config, services.environment)
         self._post = post
@@ -149,7 +151,10 @@ class JobMirror(ProgramObserver):
 
     def on_selected(self, effect: effects.SendGo) -> None:
         """An attempt begins from this checkpoint: what the store has beyond it is on another line."""
-        self._hold.begin_attempt(name_of(effect.restore), effect.gives_up_newer, time.monotonic())
+        restore = effect.restore
+        is_own = restore is not None and PurePath(restore).parent == self._folder  # else of initial_checkpoint
+        name = name_of(restore) if is_own else None
+        self._hold.begin_attempt(name, effect.gives_up_newer, time.monotonic())
         if self.parts is not None:
             self.parts.announce(effect)
         self._report()

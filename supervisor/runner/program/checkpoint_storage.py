@@ -1,5 +1,6 @@
 """Whether a job's checkpoint directory can be used, and which of its checkpoints are refused."""
 
+import errno
 import os
 import time
 from dataclasses import replace
@@ -62,6 +63,9 @@ class CheckpointStorage:
 
     def explain(self, error: OSError) -> str:
         """Why the directory can't be used, and what to do."""
+        if error.errno == errno.EBUSY:
+            remedy = "stop that worker, or wait until it ends; it is tried again by itself"
+            return f"cannot begin elsewhere in checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
         remedy = f"make it a folder that {self._user or 'the daemon'} can read and write"
         return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
 

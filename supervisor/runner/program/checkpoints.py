@@ -109,8 +109,11 @@ class CheckpointSelector:
         except OSError:
             return None  # it is tried again
         self._storage.record_refused(effect.attempt, here.rejected)
-        is_own = here.path is not None and here.path.parent == self._job.checkpoint_dir and here.foreign is None
-        if not is_own or here.step is None or (effect.newest is not None and here.step < effect.newest.step):
+        if (
+            self._own_path(here) is None
+            or here.step is None
+            or (effect.newest is not None and here.step < effect.newest.step)
+        ):
             return None
         offer = self._memory.offer()
         if offer is None:
@@ -169,8 +172,10 @@ class CheckpointSelector:
         Raises NoValidCheckpoint and OSError.
         """
         store, directory, step = self._services.checkpoints, self._job.checkpoint_dir, effect.begin_at or 0
+        is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
+        since = effect.begin_since if is_repeated else None
         try:
-            return await store.begin_at(directory, step, self._user)
+            return await store.begin_at(directory, step, since, self._user)
         except NoValidCheckpoint:
             if self._mirror is None or not step:
                 raise
@@ -178,7 +183,7 @@ class CheckpointSelector:
                 await self._mirror.fetch(None, step + 1, ())
             except MirrorError as error:
                 raise OSError(errno.EHOSTUNREACH, str(error)) from error
-            return await store.begin_at(directory, step, self._user)
+            return await store.begin_at(directory, step, since, self._user)
 
     def _rules(self, effect: effects.SelectCheckpoint) -> SelectionRules:
         allowed = self._job.restore_from_jobs
@@ -208,6 +213,10 @@ class CheckpointSelector:
             remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
             text = f"{unfit[selection.path.name]}; no older checkpoint fits either; {remedy}"
             return events.SelectionFailed(attempt, text, permanent=True)
+        if self._services.gang is None and seen.highest_attempt > attempt:  # it is superseded, so it could save nothing
+            text = f"another host or daemon has used attempt numbers up to {seen.highest_attempt}"
+            text = f"{text}; starting again with a higher one"
+            return events.SelectionFailed(attempt, text, permanent=False, attempts_used=seen.highest_attempt)
         path = str(selection.path) if selection.path else None
         if (checkpoint := selection.foreign) is not None:
             facts = {"step": checkpoint.step, "step_source": checkpoint.step_source}
@@ -218,6 +227,11 @@ class CheckpointSelector:
         return events.CheckpointSelected(
             attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount, seen.passed_over
         )
+
+    def _own_path(self, here: Selection) -> str | None:
+        """The path of what was selected, if it is a checkpoint in the job's own directory, and ours."""
+        is_own = here.path is not None and here.path.parent == self._job.checkpoint_dir and here.foreign is None
+        return str(here.path) if is_own else None
 
     async def _select_here(self, effect: effects.SelectCheckpoint) -> Selection:
         return await self._services.checkpoints.select(self._job.checkpoint_dir, self._rules(effect), self._user)
@@ -265,10 +279,10 @@ class CheckpointSelector:
     ) -> FetchAnswer | events.SelectionFailed | None:
         """What the store has said, after what it left behind was set aside; None if it was not, or could not be, asked.
 
-        A host with a checkpoint goes on from that while the store can't be reached; one without waits for the store.
-        Raises OSError.
+        A host with a checkpoint of this job goes on from that while the store can't be reached; one without waits for
+        the store, also if there is one of another job or program to begin from. Raises OSError.
         """
-        path = None if here is None or here.path is None else str(here.path)
+        path = None if here is None else self._own_path(here)
         if not mirror.may_have_newer(path):
             return None
         unwanted = effect.avoid | dict(effect.unfit).keys()
@@ -279,7 +293,7 @@ class CheckpointSelector:
                 answer = await mirror.fetch(None, None, ())  # what is given up is better than nothing
         except MirrorError as error:
             if path is None:
-                text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"
+                text = f"{error}; there is no checkpoint of it here, and the store may have one; it is tried again"
                 return events.SelectionFailed(effect.attempt, text, permanent=False, errno=errno.EHOSTUNREACH)
             self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), begins_from=path)
             return None

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+import structlog
+
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.reliability import Reliability
@@ -17,11 +19,14 @@ from supervisor.core.series import MetricSeries
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
+from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
+
+log = structlog.get_logger()
 
 SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing before it trusts the ledger alone
 
@@ -87,12 +92,22 @@ class PersistedStateStore(ProgramObserver):
             await self._restore_series()
             goes_on = await self._restore_facts()
             listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
+            highest = self._last_reported_attempt()
             with contextlib.suppress(TimeoutError, OSError):
-                self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
+                highest = max(highest, await asyncio.wait_for(listing, SLOW_DISK_S))
+            if self._job.skip_saved_attempts(highest):
+                effect = "where an operator, or a divergence, had the next start begin is forgotten"
+                log.warning("decision.outdated", program=self._config.name, newest_attempt=highest, effect=effect)
             if self._mirror is not None and self._job.facts.attempt == 0:  # a new host: no other start waits for that
                 with contextlib.suppress(MirrorError):  # before it begins it is asked again
                     self._job.skip_attempts(await self._mirror.look())
         return goes_on
+
+    def _last_reported_attempt(self) -> int:
+        """The attempt of the newest checkpoint that was reported: known without the ledger, and without the disk."""
+        newest = self._job.facts.account.newest
+        attempt = 0 if newest is None or newest.attempt is None else newest.attempt
+        return attempt if attempt <= MAX_TRACED_ATTEMPT else 0
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))

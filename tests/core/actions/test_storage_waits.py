@@ -9,6 +9,8 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect, Kill, LookAtStorage, RecordEnd, SelectCheckpoint, SendGo, Spawn
 from supervisor.core.program.events import (
+    AttemptFound,
+    AttemptLost,
     BeginAtRequested,
     CheckpointCommitted,
     CheckpointMirrored,
@@ -23,12 +25,14 @@ from supervisor.core.program.events import (
     StorageSeen,
     TrainingRestored,
     WorkerExited,
+    WorkerIdentified,
 )
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Phase
 
 POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretries=1)
 DISK, ROOT = "xfs at /data", "ext4 at /"
@@ -152,6 +156,147 @@ def test_from_scratch_outlives_a_failed_selection_and_the_daemon() -> None:
 
     assert isinstance(selection, SelectCheckpoint)
     assert (selection.begin_at, selection.attempt) == (0, 4)
+
+
+def taken_over(job: Job, attempt: int) -> Job:
+    """The same job under the next daemon."""
+    later = Job(POLICY)
+    later.facts.wanted = True
+    later.skip_attempts(attempt)
+    later.facts.account = job.facts.account
+    later.recall_persisted(facts_to_persist(job.facts, 11.0), 0.0, 1.0)
+    return later
+
+
+def told_to_begin_at(step: int) -> Job:
+    """A job whose third attempt was told to begin where an operator said; its daemon dies before it has."""
+    job = waiting()
+    job.handle(BeginAtRequested(step), 8.0)
+    job.handle(StartRequested(), 8.0)
+    path = f"/data/digits/step-{step:010d}.a1" if step else None
+    job.handle(CheckpointSelected(3, path, step or None, None, step or None, ROOT), 9.0)
+    job.handle(SpawnSucceeded(3), 9.0)
+    return job
+
+
+@pytest.mark.parametrize("host_rebooted", [False, True])
+@pytest.mark.parametrize("step", [0, 80])
+def test_what_an_operator_chose_is_done_once_if_the_attempt_trained_and_ended_while_no_daemon_ran(
+    step: int, host_rebooted: bool
+) -> None:
+    later = taken_over(told_to_begin_at(step), 3)
+
+    *_, selection = later.handle(AttemptLost(3, committed_step=95, host_rebooted=host_rebooted), 1000.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at is None, "or it would give up step 95"
+    path = "/data/digits/step-0000000095.a3"
+    assert later.handle(CheckpointSelected(4, path, 95, None, 95, ROOT), 1001.0) == [SendGo(4, path)]
+    assert later.facts.current.older is None
+
+
+def test_what_an_operator_chose_is_done_by_the_next_attempt_if_this_one_saved_nothing() -> None:
+    later = taken_over(told_to_begin_at(0), 3)
+
+    *_, selection = later.handle(AttemptLost(3, host_rebooted=True), 1000.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at == 0
+
+
+def test_an_adopted_worker_that_trains_has_begun_where_an_operator_chose() -> None:
+    later = taken_over(told_to_begin_at(0), 3)
+    later.handle(AttemptFound(3, 5.0), 1000.0)
+    later.handle(WorkerIdentified(3, Phase.TRAINING, step=90), 1001.0)
+    later.handle(StepsDone(3, 91), 1002.0)
+    later.handle(CheckpointCommitted(3, 95), 1003.0)
+
+    *_, selection = later.handle(WorkerExited(3, signal=9), 1004.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at is None
+
+
+def test_what_an_operator_chose_while_an_attempt_stopped_is_not_done_by_that_one() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, None, 100, DISK), 6.0)
+    job.handle(TrainingRestored(2, 100), 7.0)
+    job.handle(StepsDone(2, 101), 8.0)
+    job.handle(StopRequested(), 9.0)
+    job.handle(BeginAtRequested(0), 9.1)
+    job.handle(StartRequested(), 9.2)
+    job.handle(CheckpointCommitted(2, 105), 9.3)
+    later = taken_over(job, 2)
+
+    *_, selection = later.handle(AttemptLost(2, committed_step=105), 1000.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at == 0
+
+
+def test_decisions_of_a_ledger_that_is_older_than_the_checkpoints_are_forgotten() -> None:
+    """The state folder came back from a copy: attempts 4 to 9 have trained since."""
+    later = taken_over(told_to_begin_at(0), 3)
+    later.facts.restore_below_step = 50
+
+    assert later.skip_saved_attempts(9)
+
+    *_, selection = later.handle(StartRequested(resumes=True), 1.0)
+    assert isinstance(selection, SelectCheckpoint)
+    assert (selection.attempt, selection.begin_at, selection.restore_below_step) == (10, None, None)
+
+
+def test_decisions_stay_where_no_later_attempt_has_saved() -> None:
+    later = taken_over(told_to_begin_at(0), 3)
+
+    assert not later.skip_saved_attempts(3)
+    assert later.facts.begin_at == 0
+
+
+BASE = "/data/base/step-0000009000.a1"
+
+
+@pytest.mark.parametrize("mount", [ROOT, DISK])
+def test_a_later_step_of_initial_checkpoint_is_not_taken_for_the_jobs_own_progress(mount: str) -> None:
+    """The other job has trained on meanwhile, and this one's folder is away."""
+    job = trained_to(100)
+
+    assert job.handle(CheckpointSelected(2, BASE, 9000, None, None, mount), 6.0) == [Kill(2)]
+
+    job.handle(WorkerExited(2, signal=9), 7.0)
+    assert job.state is State.BACKOFF
+    assert "step 100 (step-0000000100.a1) was committed in /data/digits" in (job.facts.reason or "")
+
+
+def test_an_operator_begins_anew_from_a_later_step_of_initial_checkpoint() -> None:
+    job = waiting()
+    job.handle(BeginAtRequested(0), 8.0)
+    job.handle(StartRequested(), 8.0)
+
+    assert job.handle(CheckpointSelected(3, BASE, 9000, None, None, DISK), 9.0) == [
+        SendGo(3, BASE, gives_up_newer=True)
+    ]
+    job.handle(TrainingRestored(3, 9000), 10.0)
+    assert job.facts.account.newest is None
+    job.handle(WorkerExited(3, signal=9), 11.0)
+    *_, selection = job.handle(DeadlinePassed(), 20.0)
+    assert isinstance(selection, SelectCheckpoint)
+    assert job.handle(CheckpointSelected(4, BASE, 9000, None, None, DISK), 12.0) == [SendGo(4, BASE)]
+
+
+def test_an_operators_step_outlives_a_directory_that_can_not_be_used_for_a_while() -> None:
+    job = waiting()
+    job.handle(BeginAtRequested(80), 8.0)
+    job.handle(StartRequested(), 8.0)
+    job.handle(SelectionFailed(3, "a live worker holds it", permanent=True, errno=errno.EBUSY), 9.0)
+    job.handle(WorkerExited(3, signal=9), 10.0)
+    assert job.state is State.BACKOFF
+    job.handle(DeadlinePassed(), 20.0)
+
+    *_, selection = job.handle(StorageSeen(3, None, None, 100, DISK), 20.1)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at == 80
 
 
 def test_a_stop_withdraws_from_scratch() -> None:

@@ -1,9 +1,15 @@
-"""Which checkpoints are given up after a divergence."""
+"""Which checkpoints are given up after a divergence, or because an operator begins elsewhere."""
 
+import errno
+import fcntl
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest, removal, selection
+from supervisor.protocol.checkpoints.directory import begin_anew
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.checkpoints.removal import roll_back
 
@@ -36,3 +42,21 @@ def test_nothing_is_given_up_where_nothing_older_is_whole(tmp_path: Path):
 
     assert roll_back(tmp_path, 11) == ()
     assert selection.select_checkpoint(tmp_path).path == tmp_path / new
+
+
+@pytest.mark.parametrize("begin", [begin_anew, lambda directory: removal.begin_at(directory, 5)], ids=["anew", "at 5"])
+def test_nothing_is_moved_away_from_a_live_worker(begin: Callable[[Path], object], tmp_path: Path) -> None:
+    """It may be another daemon's, on another host: what it has told as saved would be gone at its next start."""
+    names = [make(tmp_path, step) for step in (5, 15)]
+    with (tmp_path / layout.LOCK).open("w") as lock:
+        lock.write("pid 7 attempt 3 on host\x1b1")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        with pytest.raises(OSError, match=r"a live worker holds it \(pid 7 attempt 3 on host\^\[1\)") as raised:
+            begin(tmp_path)
+
+        assert raised.value.errno == errno.EBUSY
+        assert [str(name) for name in reversed(selection.committed_checkpoints(tmp_path))] == names
+    begin(tmp_path)
+    assert (tmp_path / layout.ABANDONED / "1").is_dir()

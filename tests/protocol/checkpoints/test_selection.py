@@ -383,6 +383,15 @@ def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: P
     assert checkpoints.committed_checkpoints(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]
 
 
+def test_room_is_never_made_of_what_the_present_attempt_began_from(tmp_path: Path, checkpoint: Commit) -> None:
+    """The newest one is suspect: attempts die right after restoring it."""
+    for step in (70, 90, 100):
+        checkpoint(step, 3)
+    gone = [removal.delete_oldest(tmp_path, CheckpointName(90, 3)) for _ in range(2)]
+
+    assert gone == [CheckpointName(70, 3), None]
+
+
 HOSTILE_STATES = {
     "infinite": b'{"epoch": Infinity, "batch": 1}',
     "overflowing": b'{"epoch": 1e999, "batch": 1}',

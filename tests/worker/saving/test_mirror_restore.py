@@ -93,3 +93,14 @@ def test_a_store_that_can_not_be_reached_does_not_stop_what_has_a_checkpoint(tmp
 
     assert "begins at 3" in ended.stdout, ended.stderr
     assert "going on from the newest checkpoint in" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_later_step_of_initial_checkpoint_is_not_taken_for_progress_of_this_run(tmp_path: Path):
+    url, base = f"file://{tmp_path}/store/j", tmp_path / "base"
+    uploaded(tmp_path / "old", url, 5, tmp_path)
+    assert train(base, 9, tmp_path).returncode == 0
+
+    ended = train(tmp_path / "new", 7, tmp_path, STEPKEEPER_MIRROR=url, STEPKEEPER_INITIAL_CHECKPOINT=str(base))
+
+    assert "begins at 5" in ended.stdout, ended.stderr
