@@ -277,4 +277,4 @@ def test_step_that_an_operator_chose_is_not_given_up_because_training_diverged_b
     assert job.state is State.FAILED
     job.handle(BeginAtRequested(11), 3.0)
 
-    assert SelectCheckpoint(2, begin_at=11) in job.handle(StartRequested(), 4.0)
+    assert SelectCheckpoint(2, begin_at=11, begin_since=2) in job.handle(StartRequested(), 4.0)
