@@ -83,7 +83,8 @@ def kill_if_alive(daemon: Daemon, name: str) -> None:
 
 
 def kill_worker(daemon: Daemon, name: str) -> None:
-    os.kill(daemon.status(name)["pid"], 9)
+    if (pid := daemon.status(name)["pid"]) is not None:  # else a save that found its disk gone has ended it
+        os.kill(pid, 9)
 
 
 def until_waiting(daemon: Daemon, name: str, text: str) -> dict[str, object]:
