@@ -36,7 +36,8 @@ async def runner(tmp_path: Path, services: Services) -> AsyncIterator[Runner]:
     programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
     await programs.start_all()
     digits = programs.runners["digits"]
-    await wait_until_async(lambda: digits.state is State.STARTING and digits.current.attempt is not None)
+    # its own report is there, and none comes after those of the test, which would begin a new measurement
+    await wait_until_async(lambda: digits.state is State.STARTING and digits.facts.current.start_step is not None)
     yield digits
     await asyncio.wait_for(programs.stop_all(), TIMEOUT_S)
 
