@@ -56,7 +56,6 @@ class Figures:
     meet_again_s: list[float] = field(default_factory=list)
     meet_cpu_s: list[float] = field(default_factory=list)
     meet_bytes: list[float] = field(default_factory=list)
-    meet_counted_s: list[float] = field(default_factory=list)  # for how long these were counted
     loss_chief_s: list[float] = field(default_factory=list)
     loss_all_s: list[float] = field(default_factory=list)
     loss_cpu_s: list[float] = field(default_factory=list)
@@ -171,7 +170,6 @@ def measure(size: int, number: int, well_s: float, figures: Figures, with_silenc
             met = chief.ask("figures")
             figures.meet_cpu_s.append(met["cpu_s"] - began["cpu_s"])
             figures.meet_bytes.append(met["sent_bytes"] + met["received_bytes"])
-            figures.meet_counted_s.append(met["at"] - began["at"])
             time.sleep(well_s)
             well = chief.ask("figures")
             for kind, names in {"bytes": ("sent_bytes", "received_bytes"), "messages": ("sent", "received")}.items():

@@ -15,14 +15,14 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys
 with open(sys.argv[1] + f"/{os.environ.get('TF_CONFIG', 'worker')[:1]}.new", "w") as file:
     print("tensorflow" in sys.modules, os.getppid(), len(sys.argv), file=file)
 os.rename(file.name, file.name.removesuffix("new") + "said")
 if "import" in sys.argv:
     import worker
     worker.strategy()
-time.sleep(600)
+signal.pause()
 """
 
 

@@ -230,7 +230,7 @@ class Job:
         is_late = facts.state not in ALIVE and highest > facts.attempt
         is_decided = facts.begin_at is not None or facts.restore_below_step is not None
         if is_late:
-            facts.begin_at = facts.restore_below_step = None
+            facts.begin_at = facts.begin_since = facts.restore_below_step = None
         self.skip_attempts(highest)
         return is_late and is_decided
 

@@ -3,7 +3,7 @@
 import re
 import signal
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 PREFIX = "ckpt"  # TensorFlow's checkpoint prefix inside a checkpoint's directory
 STATE = "state.json"  # what TensorFlow does not save
@@ -68,6 +68,13 @@ def parse_name(text: str) -> CheckpointName | None:
         return None
     name = CheckpointName(step=int(match[1]), attempt=int(match[2]))
     return name if str(name) == text else None
+
+
+def own_name(path: str | PurePath | None, directory: str | PurePath | None) -> CheckpointName | None:
+    """The name of a checkpoint of the job's own, in its directory; None for one from elsewhere."""
+    if path is None or directory is None or PurePath(path).parent != PurePath(directory):
+        return None
+    return parse_name(PurePath(path).name)
 
 
 def checkpoint_name_in(text: str) -> CheckpointName | None:

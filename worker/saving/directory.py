@@ -47,8 +47,7 @@ class OpenedDirectory:
     @property
     def restored_here(self) -> CheckpointName | None:
         """The checkpoint to restore, if it is one of this directory."""
-        is_here = self.restore is not None and self.restore.parent == self.directory
-        return layout.parse_name(self.restore.name) if self.restore is not None and is_here else None
+        return layout.own_name(self.restore, self.directory)
 
     def remember_commit(self, name: str, step: int) -> None:
         """Remembers that a checkpoint was committed, where no daemon does."""
@@ -169,8 +168,7 @@ def _select_here_or_there(
         if not _fetch_newer(attempt, source, None):
             raise
         return selection.select_checkpoint(directory, rules)
-    is_own = here.path is not None and here.path.parent == directory  # initial_checkpoint says nothing of this run
-    newest = layout.parse_name(here.path.name) if here.path is not None and is_own else None
+    newest = layout.own_name(here.path, directory)  # initial_checkpoint says nothing of this run
     return selection.select_checkpoint(directory, rules) if _fetch_newer(attempt, source, newest) else here
 
 

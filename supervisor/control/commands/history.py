@@ -107,7 +107,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     runner, _ = find_job(context, request.name)
     current = runner.records.goodput.save()
     try:
-        spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
+        spent_s, records, since_wall_at = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     sums = {spent: sum(times.get(spent, 0.0) for times in spent_s.values()) for spent in TimeSpent}
@@ -118,7 +118,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     )
     return Goodput(
         name=runner.name,
-        since_wall_at=_began_at(records[0], spent_s) if records else None,
+        since_wall_at=since_wall_at,
         attempts=len(records),
         spent_s={category: round(seconds, 3) for category, seconds in _by_name(sums).items()},
         wanted_s=round(sum(seconds for spent, seconds in sums.items() if spent is not TimeSpent.STOPPED), 3),
@@ -128,11 +128,10 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     )
 
 
-def _began_at(first: AttemptRecord, spent_s: Mapping[int, Mapping[TimeSpent, float]]) -> float:
-    """When the account begins: the time before the first attempt, of a job that waited for its start, is in it too."""
-    before_s = sum(sum(times.values()) for attempt, times in spent_s.items() if attempt < first.attempt)
-    return first.started_wall_at - before_s
-
-
-def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord]]:
-    return ledger.accounts.time_spent(name), ledger.attempts.history(name, ALL)
+def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord], float | None]:
+    """Also when the account begins: the time before the first attempt, of a job that waited for its start, is in it."""
+    spent_s, records = ledger.accounts.time_spent(name), ledger.attempts.history(name, ALL)
+    if not records:
+        return spent_s, records, None
+    began_at = ledger.accounts.began_at(name, before=records[0].attempt)
+    return spent_s, records, records[0].started_wall_at if began_at is None else began_at

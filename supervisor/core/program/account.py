@@ -23,7 +23,7 @@ from supervisor.protocol.checkpoints.account import (
     find_loss,
     judge,
 )
-from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 
 
 def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
@@ -39,7 +39,7 @@ def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
         chosen.stated,
     )
     refusal, remedy = _words(facts, place)
-    is_own = chosen.path is None or _own_name(facts, chosen) is not None
+    is_own = chosen.path is None or own_name(chosen.path, facts.policy.checkpoint_dir) is not None
     return judge(facts.account.newest, chosen.step, place, decisions, refusal, remedy, is_own)
 
 
@@ -65,7 +65,7 @@ def record_start(facts: ProgramFacts) -> None:
     if facts.current.saved_step is not None or _is_own_commit(facts):
         return
     directory, before, chosen = facts.policy.checkpoint_dir, facts.account.newest, facts.current.checkpoint
-    own = None if chosen is None else _own_name(facts, chosen)
+    own = None if chosen is None else own_name(chosen.path, directory)
     if own is not None and directory is not None:
         if before is not None and own.step < before.step and facts.current.older is None:
             return
@@ -139,12 +139,6 @@ def saved_progress(facts: ProgramFacts, ended_by: str | None = None) -> SavedPro
     known = (step for step in (current.step, current.saved_step) if step is not None and is_known)
     step = max(known, default=None)
     return SavedProgress(facts.attempt, step, safe_step, checkpoint, why or ended_by, is_known)
-
-
-def _own_name(facts: ProgramFacts, chosen: CheckpointSelected) -> CheckpointName | None:
-    """The name of what was chosen, if it is one of the job's own, in its directory."""
-    folder, _, name = (chosen.path or "").rpartition("/")
-    return parse_name(name) if folder == facts.policy.checkpoint_dir else None
 
 
 def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> SeenDirectory | None:

@@ -75,6 +75,15 @@ class Accounts:
         rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", program)
         return {row["attempt"]: _spent(row["spent_s"]) for row in rows}
 
+    def began_at(self, program: str, before: int) -> float | None:
+        """When the time before this attempt began (Unix time), if some was accounted for. Raises LedgerError."""
+        rows = self._select(
+            "SELECT until_wall_at, spent_s FROM accounts WHERE program = ? AND attempt < ? ORDER BY attempt LIMIT 1",
+            program,
+            before,
+        )
+        return rows[0]["until_wall_at"] - sum(_spent(rows[0]["spent_s"]).values()) if rows else None
+
 
 def _spent(text: str) -> dict[TimeSpent, float]:
     """Decodes the column; unknown keys and damaged values are left out."""

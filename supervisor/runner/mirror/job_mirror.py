@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from pathlib import PurePath
 
 from structlog.typing import FilteringBoundLogger
 
@@ -22,7 +21,7 @@ from supervisor.core.program import effects, events, notice_plan
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorError, RunFenced
-from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.asking import MirrorStatus, client_of
@@ -151,9 +150,7 @@ class JobMirror(ProgramObserver):
 
     def on_selected(self, effect: effects.SendGo) -> None:
         """An attempt begins from this checkpoint: what the store has beyond it is on another line."""
-        restore = effect.restore
-        is_own = restore is not None and PurePath(restore).parent == self._folder  # else of initial_checkpoint
-        name = name_of(restore) if is_own else None
+        name = own_name(effect.restore, self._folder)
         self._hold.begin_attempt(name, effect.gives_up_newer, time.monotonic())
         if self.parts is not None:
             self.parts.announce(effect)

@@ -100,17 +100,24 @@ async def test_a_checkpoint_in_quarantine_is_counted_as_refused_only_once(tmp_pa
     assert [isinstance(each, SelectionFailed) and "step-0000000100.a1" in each.error for each in posted] == [True, True]
 
 
+def job_with_checkpoint(tmp_path: Path, attempt: int) -> tuple[Path, Path]:
+    """A configuration, and the whole checkpoint of step 100 that its job has."""
+    path, folder = tmp_path / "test.conf", tmp_path / "digits" / f"step-0000000100.a{attempt}"
+    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={folder.parent}\n")
+    folder.mkdir(parents=True)
+    (folder / "x").write_text("whole")
+    made = Manifest("digits", attempt, 100, 0.0, record_files(folder, ("x",)))
+    (folder / layout.MANIFEST).write_bytes(made.to_bytes())
+    return path, folder
+
+
 @pytest.mark.parametrize(("attempt", "is_taken"), [(6, True), (7, False), (8, False)])
 async def test_an_attempt_that_could_save_nothing_gets_a_higher_number_before_it_trains(
     tmp_path: Path, services: Services, attempt: int, is_taken: bool
 ):
     """Another host, which shares the folder, has trained meanwhile: the first save would find this one superseded."""
-    path, posted, folder = tmp_path / "test.conf", list[Event](), tmp_path / "digits" / "step-0000000100.a7"
-    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={folder.parent}\n")
-    folder.mkdir(parents=True)
-    (folder / "x").write_text("whole")
-    made = Manifest("digits", 7, 100, 0.0, record_files(folder, ("x",)))
-    (folder / layout.MANIFEST).write_bytes(made.to_bytes())
+    path, _ = job_with_checkpoint(tmp_path, attempt=7)
+    posted = list[Event]()
 
     await selector_of(path, services, posted.append).select(SelectCheckpoint(attempt))
 
@@ -124,12 +131,8 @@ async def test_what_was_saved_since_an_operator_chose_the_step_is_not_set_aside(
     tmp_path: Path, services: Services, begin_since: int | None, is_moved: bool
 ):
     """Attempt 7 has begun where it was told to, and no daemon heard of it; attempt 8 is told the same."""
-    path, posted, folder = tmp_path / "test.conf", list[Event](), tmp_path / "digits" / "step-0000000100.a7"
-    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={folder.parent}\n")
-    folder.mkdir(parents=True)
-    (folder / "x").write_text("whole")
-    made = Manifest("digits", 7, 100, 0.0, record_files(folder, ("x",)))
-    (folder / layout.MANIFEST).write_bytes(made.to_bytes())
+    path, folder = job_with_checkpoint(tmp_path, attempt=7)
+    posted = list[Event]()
 
     await selector_of(path, services, posted.append).select(SelectCheckpoint(8, begin_at=0, begin_since=begin_since))
 
