@@ -326,8 +326,8 @@ async def test_many_ranks_behind_one_address_all_get_in(port: int):
     "message", [Restore(1, "step-0000000100.a1", 1, "x"), UploadPart(1, "step-0000000100.a1", 1), PartCommitted("x", 1)]
 )
 async def test_what_the_chief_alone_says_ends_the_connection_of_another(port: int, message: GangMessage):
-    async with daemon(port, 0) as (_, at_chief), daemon(port, 1) as (other, _):
-        await wait_until_async(lambda: at_chief.joined)
+    async with daemon(port, 0) as (_, at_chief), daemon(port, 1) as (other, at_other):
+        await wait_until_async(lambda: at_other.messages)  # the first is a sign of life, once it was let in
         other.send(message)
         await wait_until_async(lambda: at_chief.lost)
 

@@ -12,6 +12,7 @@ from bench import peer
 from tests.places import ROOT
 
 PROOF_S = 600.0
+LOOPS = pytest.mark.nightly  # the corpus and tests/system/test_prove.py have loops of this kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(700)]
 
@@ -36,8 +37,12 @@ def path_with(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        *(("digits", 25), ("fit", 25), ("tf1_loop", 25)),
-        pytest.param("charlm", 10, marks=pytest.mark.nightly),  # has a loop of its own, as digits
+        ("fit", 25),
+        # tests/system and the corpus kill loops of this kind:
+        *(
+            pytest.param(*example, marks=pytest.mark.nightly)
+            for example in (("digits", 25), ("charlm", 10), ("tf1_loop", 25))
+        ),
     ],
 )
 def test_an_example_in_tensorflow_is_exact(name: str, steps: int, tmp_path: Path):

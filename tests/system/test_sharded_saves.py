@@ -220,7 +220,7 @@ def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_pa
     assert ends(tmp_path) == ends(whole)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_share_that_cannot_be_written_fails_the_save_for_all_and_the_next_one_succeeds(
     tmp_path: Path, whole: Path, rank: int
 ) -> None:
@@ -250,7 +250,7 @@ def test_full_disk_costs_old_checkpoints_and_all_write_again(tmp_path: Path, sma
     assert ends(folder) == ends(whole)
 
 
-@pytest.mark.parametrize("variable", [0, 1])
+@pytest.mark.parametrize("variable", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_share_that_is_not_finite_is_saved_by_nobody(tmp_path: Path, variable: int) -> None:
     launch = Launch(strategy="multiworker", workers=2, save_shards="always").to_environment()
     environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
@@ -274,7 +274,7 @@ def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path:
         launch = {**Launch(save_shards="always").to_environment(), "TF_CONFIG": cluster_text(cluster, rank)}
         environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(SCRIPT), str(tmp_path), str(STEPS)]
-        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+        processes.append(forked.ForkedProcess(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE))
     try:
         errors = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
     finally:

@@ -146,7 +146,7 @@ def subclassed() -> tuple[Any, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stops", [(12,), pytest.param((2, 12), marks=pytest.mark.nightly)], ids=["once", "twice"])
-@pytest.mark.parametrize("make", [gan, vae, two_inputs, subclassed])
+@pytest.mark.parametrize("make", [gan, vae, pytest.param(two_inputs, marks=pytest.mark.nightly), subclassed])
 def test_models_of_tutorials_end_like_an_undisturbed_run(
     make: Callable[[], tuple[Any, dict[str, Any]]],
     stops: tuple[int, ...],
