@@ -59,7 +59,7 @@ def open_guarded(path: Path, flags: int, mode: int = 0o644, users: Collection[in
 def guarded_folder(path: Path) -> Iterator[int]:
     """A descriptor of the folder `path`, in which names may be changed. Raises OSError as `open_guarded`."""
     if os.geteuid() != 0:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
         walk = _Walk(path)
         try:

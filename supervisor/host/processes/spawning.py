@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
+from supervisor.protocol import durable
+
 _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE, errno.EINTR}
 )
@@ -188,7 +190,7 @@ def _remedy(number: int | None) -> str:
 
 def _has_interpreter_line(command: Path) -> bool:
     try:
-        with command.open("rb") as file:
+        with durable.open_regular(command) as file:
             return file.read(2) == b"#!"
     except OSError:
         return False
