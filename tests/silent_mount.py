@@ -41,8 +41,13 @@ class SilentMount:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.abort()
         subprocess.run(["umount", "-l", str(self.at)], check=False)
-        os.close(self._device)  # ends the reads that wait
+        os.close(self._device)
+
+    def abort(self) -> None:
+        """Ends what waits for it, with an error, and what comes later too."""
+        subprocess.run(["umount", "-f", str(self.at)], check=False, stderr=subprocess.DEVNULL)
 
     def _serve(self) -> None:
         while True:
