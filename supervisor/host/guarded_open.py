@@ -51,6 +51,9 @@ def open_guarded(path: Path, flags: int, mode: int = 0o644, users: Collection[in
             os.close(descriptor)
             raise
         return descriptor
+    except OSError as error:
+        error.filename = str(path)  # not the part of it that was opened last
+        raise
     finally:
         walk.close()
 
@@ -66,6 +69,9 @@ def guarded_folder(path: Path) -> Iterator[int]:
             walk.go_to_end()
             walk.check_folder()
             descriptor = os.dup(walk.folder)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             walk.close()
     try:
