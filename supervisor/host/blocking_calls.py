@@ -59,15 +59,16 @@ class BlockingCalls:
 
     async def run_for_folder(self, folder: Path, work: Callable[[], Result]) -> Result:
         """Returns or raises what `work` does, run in the thread for `folder`. Raises RuntimeError if none starts."""
-        return await asyncio.wrap_future(self._submit(folder, work))
+        return await asyncio.wrap_future(self.submit_for_folder(folder, work))
 
     def submit(
         self, path: Path | None, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
         """As `run`, but returns at once, with the future result."""
-        return self._submit(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
+        return self.submit_for_folder(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
 
-    def _submit(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
+    def submit_for_folder(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
+        """As `run_for_folder`, but returns at once, with the future result."""
         result: Future[Result] = Future()
         with self._lock:
             if folder not in self._queues:

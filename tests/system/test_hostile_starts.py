@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pwd
+import signal
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import CHILDREN
 from tests.silent_mount import SilentMount
 from tests.system.harness import Daemon, Refused, let_others_in
 from tests.system.test_hostile_user import RESPONSE_S, USER, give, longest_answer_s, program
@@ -100,3 +102,27 @@ def test_a_path_that_leads_to_a_disk_that_does_not_answer_stalls_nothing(home: P
 
         assert longest_s < RESPONSE_S
         assert time.monotonic() - began < RESPONSE_S
+
+
+@pytest.mark.slow
+def test_the_next_daemon_comes_up_beside_a_process_that_does_not_answer(home: Path) -> None:
+    (home / "run.py").write_bytes((CHILDREN / "memory_locked.py").read_bytes())
+    with SilentMount(home.parent / "mount") as mount:
+        command = f"/usr/bin/python3 {home}/run.py {mount.file}"
+        other = "[program:other]\ncommand=/bin/sleep 600\n"
+        with Daemon(home.parent, program(command, f"stdout_logfile={home}/log") + other) as daemon:
+            daemon.until(lambda: (home / "log").exists() and (home / "log").read_text(), "its memory is locked")
+            pid = daemon.status("other")["pid"]
+            daemon.die()
+            began = time.monotonic()
+            daemon.start()
+            took_s = time.monotonic() - began
+            adopted = daemon.until_state("other", "RUNNING")
+            for _ in range(40):  # as many as there are threads for such work, and more
+                daemon.call("stop", name="other")
+                daemon.call("start", name="other")
+            os.kill(daemon.status("p")["pid"], signal.SIGKILL)
+            mount.abort()
+
+    assert adopted["pid"] == pid
+    assert took_s < 15.0
