@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -179,6 +181,22 @@ def test_a_tool_gets_only_allowed_variables_of_ours(monkeypatch: pytest.MonkeyPa
 def test_a_tool_that_takes_too_long_is_killed() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         children.ask_tool(("sleep", "1000"), 0.1)
+
+
+def test_a_tool_that_says_too_much_is_stopped() -> None:
+    answer = children.ask_tool(("cat", "/dev/zero"), 60.0)
+
+    assert answer.status == -signal.SIGKILL
+    assert children.MAX_TOOL_BYTES < len(answer.stdout) < 2 * children.MAX_TOOL_BYTES
+
+
+def test_a_tool_that_takes_too_much_memory_is_not_given_more() -> None:
+    takes = "import sys, time; time.sleep(0.2); len(b'x' * (1 << 30))"
+
+    limited = children.ask_tool((sys.executable, "-c", takes), 60.0, 256 << 20)
+
+    assert limited.status == 1
+    assert b"MemoryError" in limited.stderr
 
 
 def test_our_own_python_takes_no_code_from_variables_or_the_folder_it_starts_in(tmp_path: Path) -> None:
