@@ -2,6 +2,7 @@
 # Installs stepkeeper as a systemd service, upgrades it, or takes it away; `install.sh --help` says how.
 # May be run again at any time: what is in place already is left as it is.
 set -eu
+umask 022 # the service's user has to read what is installed, and nobody but root may write to it
 
 PREFIX=/opt/stepkeeper
 CONFIG=/etc/stepkeeper
@@ -88,11 +89,12 @@ check_host() {
     [ "${systemd:-0}" -ge 252 ] || fail "needs systemd 252 or later, here is ${systemd:-an unknown one}"
 }
 
+# Python is started with -I: root may stand in a folder where others can put a module, such as /tmp.
 check_python() {
     command -v "$python" >/dev/null || fail "finds no '$python'; install Python 3.11 or later, or name it: --python FILE"
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         fail "needs Python 3.11 or later, $python is $("$python" -V 2>&1); name another: --python FILE"
-    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    "$python" -I -c 'import ensurepip, venv' 2>/dev/null ||
         fail "needs the module venv, which $python lacks; on Debian and Ubuntu: apt install python3-venv"
 }
 
@@ -114,14 +116,14 @@ make_release() {
     mkdir -p "$PREFIX/releases"
     trap 'rm -rf "$release"' EXIT
     trap 'exit 1' HUP INT TERM
-    "$python" -m venv "$release"
+    "$python" -I -m venv "$release"
     set -- --quiet --disable-pip-version-check --no-warn-script-location
     if [ -n "$wheelhouse" ]; then
         set -- "$@" --no-index --find-links "$wheelhouse"
     fi
-    "$release/bin/python" -m pip install "$@" --require-hashes --requirement "$lock" ||
+    "$release/bin/python" -I -m pip install "$@" --require-hashes --requirement "$lock" ||
         fail "cannot install what stepkeeper needs; see what pip says above"
-    "$release/bin/python" -m pip install "$@" --no-deps --no-build-isolation "$what" ||
+    "$release/bin/python" -I -m pip install "$@" --no-deps --no-build-isolation "$what" ||
         fail "cannot install $what; see what pip says above"
     # So that supervisorctl finds the configuration without -c.
     mkdir -p "$release/etc"

@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.config import Config, ConfigError, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
+from supervisor.host.processes.credentials import become_user
 from supervisor.preflight import daemon_obstacles, program_remarks
 from supervisor.protocol.plurals import counted
 
@@ -86,7 +87,7 @@ def _prove(words: list[str]) -> int:
 
     if not words or words[0].startswith("-"):
         return fail("cannot prove anything: name the configuration file first, as in supervisord --prove FILE JOB", 64)
-    return command.main(["-c", *words], "supervisord --prove")
+    return command.main(["-c", *words], "supervisord --prove", become_user)
 
 
 def _init(words: list[str], parsed: Namespace) -> int:

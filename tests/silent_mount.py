@@ -1,7 +1,7 @@
 """A file system in user space whose server stops to answer: what a dead NFS or FUSE mount is for a program. Needs root.
 
 It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one file, `file`, that can be opened; a read
-gets no answer until its process is killed.
+gets no answer until its process is killed. Nor does any other look at it, once `answers_attributes` is false.
 """
 
 import ctypes
@@ -25,6 +25,7 @@ class SilentMount:
     def __init__(self, at: Path) -> None:
         self.at = at
         self.file = at / "file"
+        self.answers_attributes = True
         self._device = -1
 
     def __enter__(self) -> "SilentMount":
@@ -40,8 +41,13 @@ class SilentMount:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.abort()
         subprocess.run(["umount", "-l", str(self.at)], check=False)
-        os.close(self._device)  # ends the reads that wait
+        os.close(self._device)
+
+    def abort(self) -> None:
+        """Ends what waits for it, with an error, and what comes later too."""
+        subprocess.run(["umount", "-f", str(self.at)], check=False, stderr=subprocess.DEVNULL)
 
     def _serve(self) -> None:
         while True:
@@ -52,7 +58,8 @@ class SilentMount:
                     continue
                 return
             _, opcode, unique, node, *_ = _HEADER.unpack_from(request)
-            if opcode in (READ, FORGET, BATCH_FORGET):
+            is_silent = opcode in (GETATTR, LOOKUP) and not self.answers_attributes
+            if is_silent or opcode in (READ, FORGET, BATCH_FORGET):
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)
@@ -70,9 +77,9 @@ def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
     if opcode == LOOKUP:
         if body.rstrip(b"\0") != b"file":
             return errno.ENOENT
-        return struct.pack("=QQQQII", 2, 0, 1, 1, 0, 0) + _attributes(2)
+        return struct.pack("=QQQQII", 2, 0, 0, 0, 0, 0) + _attributes(2)
     if opcode == GETATTR:
-        return struct.pack("=QII", 1, 0, 0) + _attributes(node)
+        return struct.pack("=QII", 0, 0, 0) + _attributes(node)
     if opcode == OPEN:
         return struct.pack("=QII", 1, 0, 0)
     return errno.ENOSYS

@@ -10,6 +10,7 @@ from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.program.facts import Durable
 from supervisor.core.standby.facts import StandbyKind
 from supervisor.ini.reader import is_file
+from supervisor.protocol.durable import open_regular
 from supervisor.protocol.installation import install_extra
 
 DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
@@ -18,6 +19,7 @@ DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
 
 _OUR_NAMES = re.compile(r"\bworker\.(Run|strategy|Examples|keras|torch|tf1|files)\b")
 """What a script uses of the package `worker`."""
+MAX_SCRIPT_BYTES = 1 << 20
 
 _OUTPUT_KEYS = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
 
@@ -169,7 +171,8 @@ def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:
     package = script.parent / "worker"
     is_package = is_file(package / "__init__.py") and not is_file(package / "process" / "startup.py")
     try:
-        uses_ours = _OUR_NAMES.search(script.read_text(errors="replace")) is not None
+        with open_regular(script) as file:  # its user may have put a pipe or /dev/zero there
+            uses_ours = _OUR_NAMES.search(file.read(MAX_SCRIPT_BYTES).decode(errors="replace")) is not None
     except OSError:  # the program's user may see it
         return
     own = package.with_suffix(".py") if is_file(package.with_suffix(".py")) else package if is_package else None

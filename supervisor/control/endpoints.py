@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
 from supervisor.control.http.access import Login
+from supervisor.host.guarded_open import guarded_folder
 from supervisor.host.service.file_watch import FileWatch
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -109,8 +112,8 @@ class SocketFile:
     def remove(self) -> None:
         """Removes the file, unless another daemon has taken the place."""
         if self.is_there():
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+            with contextlib.suppress(FileNotFoundError, PermissionError), guarded_folder(self.path.parent) as folder:
+                os.unlink(self.path.name, dir_fd=folder)
 
 
 class LastingListener:
@@ -170,23 +173,23 @@ class LastingListener:
 def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
     """Binds under a temporary name, sets mode and owner, then renames: no client can connect while the mode is wrong.
 
-    Raises ListenError.
+    The folder may be another user's, who can put anything in the place of each name at any moment. So it is named by a
+    descriptor, and mode and owner are set through one of the socket. Raises ListenError.
     """
     if _is_in_use(path):
         raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = f".{path.name}.{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        listener.bind(str(temporary))
-        temporary.chmod(mode)
-        if owner is not None:
-            os.chown(temporary, *owner)
-        refuse_descriptors(listener)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        temporary.rename(path)
+        with guarded_folder(path.parent) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            listener.bind(f"/proc/self/fd/{folder}/{temporary}")
+            _give_mode_and_owner(temporary, folder, mode, owner)
+            refuse_descriptors(listener)
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+            os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         listener.close()
         raise ListenError(
@@ -194,6 +197,20 @@ def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> sock
             f"set [unix_http_server] file to a path in an existing folder that this user can write to"
         ) from error
     return listener
+
+
+def _give_mode_and_owner(name: str, folder: int, mode: int, owner: tuple[int, int] | None) -> None:
+    """Sets those of the socket that was just bound. Raises OSError, also if something else has its name by now."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            raise OSError(errno.EPERM, "somebody else has put another file in the place of the socket")
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101 - a descriptor
+        if owner is not None:
+            os.chown(f"/proc/self/fd/{descriptor}", *owner)
+    finally:
+        os.close(descriptor)
 
 
 def refuse_descriptors(listener: socket.socket) -> None:

@@ -7,7 +7,7 @@ daemon from exiting. The threads here are daemon threads: the process ends witho
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -16,6 +16,32 @@ IDLE_S = 10.0  # how long a thread without work stays: a log that is followed is
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+_late: dict[Hashable, threading.Thread] = {}
+"""By key: the last call of `run_within` that did not come back in time."""
+
+
+def run_within(limit_s: float, key: Hashable, work: Callable[[], Result]) -> Result:
+    """Returns or raises what `work` does, run in a thread; blocks.
+
+    Raises TimeoutError after `limit_s`, and at once while an earlier call of that `key` has not come back.
+    """
+    before = _late.get(key)
+    if before is not None and before.is_alive():
+        raise TimeoutError
+    result: Future[Result] = Future()
+    thread = threading.Thread(target=_complete, args=(result, work), name="looking", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the host has no thread to spare
+        return work()
+    try:
+        return result.result(limit_s)
+    except TimeoutError:
+        if not result.done():
+            _late[key] = thread
+        raise
 
 
 class BlockingCalls:
@@ -33,15 +59,16 @@ class BlockingCalls:
 
     async def run_for_folder(self, folder: Path, work: Callable[[], Result]) -> Result:
         """Returns or raises what `work` does, run in the thread for `folder`. Raises RuntimeError if none starts."""
-        return await asyncio.wrap_future(self._submit(folder, work))
+        return await asyncio.wrap_future(self.submit_for_folder(folder, work))
 
     def submit(
         self, path: Path | None, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
         """As `run`, but returns at once, with the future result."""
-        return self._submit(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
+        return self.submit_for_folder(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
 
-    def _submit(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
+    def submit_for_folder(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
+        """As `run_for_folder`, but returns at once, with the future result."""
         result: Future[Result] = Future()
         with self._lock:
             if folder not in self._queues:

@@ -11,10 +11,17 @@ Children inherit no descriptor but 0, 1 and 2, and lead a session of their own.
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +30,8 @@ import supervisor
 HOOK_VARIABLES = frozenset({"STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"})
 ALLOWED = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_JWT"}) | HOOK_VARIABLES
 """All that what runs as root may find in its environment. No loader and no interpreter takes code from these."""
+
+EXEC_LIMIT_S = 2.0  # it takes a millisecond, on a host with ten times the work it can do more; all programs wait
 
 _Stdio = int | None
 
@@ -64,60 +73,118 @@ class Configured:
 
 
 def start_configured(child: Configured) -> subprocess.Popen[bytes]:
-    """Starts it; returns when exec(2) has succeeded. Raises OSError, ValueError, subprocess.SubprocessError."""
-    user = child.user if os.geteuid() == 0 else None  # others may not even set the user they are
-    with _errors_of_child() as report:
-        return subprocess.Popen(
-            child.argv,
-            executable=child.executable,
-            env=child.environment,
-            stdin=child.stdin,
-            stdout=child.stdout,
-            stderr=child.stderr,
-            start_new_session=True,
-            umask=-1 if child.umask is None else child.umask,
-            user=user.uid if user else None,
-            group=user.gid if user else None,
-            extra_groups=user.groups if user else None,
-            # Popen enters `cwd` before it becomes the user, who may have made it a link to where only root can go
-            cwd=child.directory if user is None else None,
-            # None where possible, as it keeps Popen from using vfork(2)
-            preexec_fn=_steps(child, user, report),  # noqa: PLW1509 - system calls only
-        )
+    """Starts it; returns when exec(2) has succeeded. Raises OSError, ValueError, subprocess.SubprocessError.
+
+    As another user, it raises TimeoutError if exec(2) does not come within EXEC_LIMIT_S (`_StartAsUser`).
+    """
+    if child.user is None or os.geteuid() != 0:  # others may not even set the user they are
+        # None where possible, as a function keeps Popen from using vfork(2)
+        return _popen(child, child.prepare, cwd=child.directory)
+    return _StartAsUser(child, child.user).result()
 
 
-def _steps(child: Configured, user: Identity | None, report: int) -> Callable[[], None] | None:
-    """What the child does between fork(2) and exec(2), as `user`; None if there is nothing to do."""
-    prepare, directory = child.prepare, child.directory if user is not None else None
-    if directory is None:
-        return prepare
+def _popen(
+    child: Configured, preparation: Callable[[], None] | None, cwd: Path | None = None, user: Identity | None = None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        child.argv,
+        executable=child.executable,
+        env=child.environment,
+        stdin=child.stdin,
+        stdout=child.stdout,
+        stderr=child.stderr,
+        start_new_session=True,
+        umask=-1 if child.umask is None else child.umask,
+        user=user.uid if user else None,
+        group=user.gid if user else None,
+        extra_groups=user.groups if user else None,
+        cwd=cwd,
+        preexec_fn=preparation,  # noqa: PLW1509 - system calls only
+    )
 
-    def take_steps() -> None:
-        if prepare is not None:
-            prepare()
+
+_hanging: dict[int, threading.Thread] = {}
+"""By uid: the last start as that user that did not come to exec(2) in time."""
+
+
+class _StartAsUser:
+    """A start in a thread of its own, as its user decides how long it takes.
+
+    What is between fork(2) and exec(2) opens files of that user's: directory, command, interpreter. Opening one waits
+    as long as its file system likes, which may be a program of the user's (FUSE), or for /proc/sys/fs/lease-break-time
+    if the user holds a lease on it (fcntl(2)). Popen waits for exec(2), so the thread waits in the caller's place. The
+    caller waits for fork(2), as the child needs its descriptors, and from then on for EXEC_LIMIT_S. One that takes
+    longer is killed, and while it hangs all the same, no other is tried as that user.
+    """
+
+    def __init__(self, child: Configured, user: Identity) -> None:
+        self._child = child
+        self._user = user
+        self._outcome: Future[subprocess.Popen[bytes]] = Future()
+        self._reading, self._writing = os.pipe2(os.O_CLOEXEC)
+
+    def result(self) -> subprocess.Popen[bytes]:
+        """The process. Raises as `start_configured`."""
+        before = _hanging.get(self._user.uid)
+        if before is not None and before.is_alive():
+            os.close(self._reading)
+            os.close(self._writing)
+            raise TimeoutError(errno.ETIMEDOUT, "an earlier start as the same user still hangs")
+        thread = threading.Thread(target=self._run, name="start", daemon=True)
         try:
-            os.chdir(directory)
+            thread.start()
+        except RuntimeError:  # the host has no thread to spare
+            self._run()
+        with os.fdopen(self._reading, "rb", buffering=0) as reports:
+            pid = int(reports.readline())
+            try:
+                return self._outcome.result(EXEC_LIMIT_S)
+            except TimeoutError:
+                if not self._outcome.cancel():  # it is here just now
+                    return self._outcome.result()
+            except subprocess.SubprocessError as error:  # Popen hides what the child met
+                number = int(reports.readline())
+                if number == 0:
+                    raise
+                raise OSError(number, os.strerror(number)) from error
+        _hanging[self._user.uid] = thread
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # it was not reaped: that would have been an outcome
+        raise TimeoutError(errno.ETIMEDOUT, f"exec(2) has taken more than {EXEC_LIMIT_S:g} s")
+
+    def _run(self) -> None:
+        """In the thread. The pipe gets the child's pid from the child, then perhaps its error's number; last, a 0."""
+        process: subprocess.Popen[bytes] | None = None
+        error: BaseException | None = None
+        try:
+            process = _popen(self._child, self._take_steps, user=self._user)
+        except BaseException as problem:  # noqa: BLE001 - it is raised where the process is waited for
+            error = problem
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._writing, b"0\n")
+        os.close(self._writing)
+        if not self._outcome.set_running_or_notify_cancel():  # nobody waits any more
+            if process is not None:
+                process.kill()
+                process.wait()
+        elif process is not None:
+            self._outcome.set_result(process)
+        else:
+            self._outcome.set_exception(error)
+
+    def _take_steps(self) -> None:
+        """In the child, as the user, between fork(2) and exec(2)."""
+        os.write(self._writing, b"%d\n" % os.getpid())
+        if self._child.prepare is not None:
+            self._child.prepare()
+        if self._child.directory is None:
+            return
+        # Popen would enter it before it becomes the user, who may have made it a link to where only root can go
+        try:
+            os.chdir(self._child.directory)
         except OSError as error:
-            os.write(report, str(error.errno).encode())
+            os.write(self._writing, b"%d\n" % (error.errno or errno.EIO))
             raise
-
-    return take_steps
-
-
-@contextlib.contextmanager
-def _errors_of_child() -> Iterator[int]:
-    """A descriptor to which the child can write an errno before exec(2), which is then raised: Popen hides it."""
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        yield writing
-    except subprocess.SubprocessError as error:
-        with contextlib.suppress(BlockingIOError):
-            number = int(os.read(reading, 10))
-            raise OSError(number, os.strerror(number)) from error
-        raise
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 def start_own(
@@ -152,23 +219,58 @@ async def start_own_with_streams(
     )
 
 
+MAX_TOOL_BYTES = 4 << 20  # of each of its outputs; the nodes of the largest allocation are a hundredth
+
+
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a tool said. `status`: its exit status, negative if a signal ended it."""
+    """What a tool said. `status`: its exit status, negative if a signal ended it, as when it says too much."""
 
     status: int
     stdout: bytes
     stderr: bytes
 
 
-def ask_tool(argv: tuple[str, ...], timeout_s: float) -> ToolAnswer:
-    """Runs a tool of the host, such as systemctl, to its end; blocks. Raises OSError, subprocess.TimeoutExpired."""
+def ask_tool(argv: tuple[str, ...], timeout_s: float, memory_bytes: int | None = None) -> ToolAnswer:
+    """Runs a tool of the host, such as systemctl, to its end; blocks. Raises OSError, subprocess.TimeoutExpired.
+
+    `memory_bytes`: that it may take, for one that looks into a process of a job's user, who decides what it sees there.
+    """
+    ends_at = time.monotonic() + timeout_s
     with start_own(argv, tool_variables(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
+            if memory_bytes is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+            assert process.stdout is not None and process.stderr is not None
+            stdout, stderr = _read_both(process.stdout.fileno(), process.stderr.fileno(), ends_at)
+            if max(len(stdout), len(stderr)) <= MAX_TOOL_BYTES:
+                process.wait(max(0.0, ends_at - time.monotonic()))
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(argv, timeout_s) from None
         finally:
             process.kill()
     return ToolAnswer(process.returncode, stdout, stderr)
+
+
+def _read_both(stdout: int, stderr: int, ends_at: float) -> tuple[bytes, bytes]:
+    """What comes out of two pipes until both are closed, or one of them has given too much. Raises TimeoutError."""
+    parts = {stdout: bytearray(), stderr: bytearray()}
+    poll = select.poll()
+    for descriptor in parts:
+        poll.register(descriptor, select.POLLIN)
+    is_open = set(parts)
+    while is_open and max(map(len, parts.values())) <= MAX_TOOL_BYTES:
+        ready = poll.poll(max(0.0, ends_at - time.monotonic()) * 1000)
+        if not ready:
+            raise TimeoutError
+        for descriptor, _ in ready:
+            piece = os.read(descriptor, 1 << 16)
+            parts[descriptor] += piece
+            if not piece:
+                poll.unregister(descriptor)
+                is_open.remove(descriptor)
+    return bytes(parts[stdout]), bytes(parts[stderr])
 
 
 def tool_variables() -> Mapping[str, str]:

@@ -69,10 +69,11 @@ class GangAdmission:
         if not isinstance(said, Join):
             raise ProtocolError(f"{peer} did not join")
         if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
+            # without a proof, which would let a stranger who has a rank's connection refuse it in the chief's name
             writer.write(MESSAGES.encode(Refused("it does not know the secret of this allocation")))
             raise ProtocolError(f"{peer} does not know the secret of this allocation")
         if (reason := self._reason_against(said, joined)) is not None:
-            writer.write(MESSAGES.encode(Refused(reason)))
+            writer.write(MESSAGES.encode(gang.proven_answer(self._secret, said, Refused(reason))))
             raise ProtocolError(f"{peer}: {reason}")
         if writer not in self._unproven:  # its proof was read already when it had to make room
             raise ProtocolError(f"{peer} was dropped for a newer connection")

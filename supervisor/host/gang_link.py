@@ -175,7 +175,8 @@ class GangLink:
 
     def _let_in(self, joins: Join, writer: asyncio.StreamWriter) -> None:
         self._writers[joins.rank], self._joins[joins.rank] = writer, joins
-        writer.write(MESSAGES.encode(Alive()))  # from now on the end of the connection is a loss
+        # from now on the end of the connection is a loss
+        writer.write(MESSAGES.encode(gang.proven_answer(self._secret, joins, Alive())))
         self._listener.on_joined(joins.rank, joins)
 
     # --- the others ---
@@ -210,12 +211,21 @@ class GangLink:
             self._joins[0] = joins
             async with asyncio.timeout(HANDSHAKE_S):
                 first = MESSAGES.decode(await _line(reader))
+            self._require_chief(joins, first)
         except BaseException:
             writer.close()
             raise
         self._writers[0] = writer
         await self._listen(0, reader, writer, first)
         writer.close()
+
+    def _require_chief(self, joins: Join, answer: GangMessage) -> None:
+        """Raises ProtocolError unless the answer to a join is that of who knows the secret: before, nothing counts."""
+        reason = f": {answer.reason:.200}" if isinstance(answer, Refused) else ""
+        if not isinstance(answer, Alive | Refused) or not gang.is_proof(
+            answer.proof, gang.proof_of_answer(self._secret, joins, answer)
+        ):
+            raise ProtocolError(f"one of the two does not know the secret of this allocation{reason}")
 
     # --- both ---
 

@@ -51,6 +51,9 @@ def open_guarded(path: Path, flags: int, mode: int = 0o644, users: Collection[in
             os.close(descriptor)
             raise
         return descriptor
+    except OSError as error:
+        error.filename = str(path)  # not the part of it that was opened last
+        raise
     finally:
         walk.close()
 
@@ -59,13 +62,16 @@ def open_guarded(path: Path, flags: int, mode: int = 0o644, users: Collection[in
 def guarded_folder(path: Path) -> Iterator[int]:
     """A descriptor of the folder `path`, in which names may be changed. Raises OSError as `open_guarded`."""
     if os.geteuid() != 0:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
         walk = _Walk(path)
         try:
             walk.go_to_end()
             walk.check_folder()
             descriptor = os.dup(walk.folder)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             walk.close()
     try:

@@ -1,7 +1,8 @@
 """Runs the operator's hook commands, one after the other, in a thread, with JSON on their standard input.
 
-Nobody waits for them. A command that takes too long is killed with all it started. Events that do not fit into the
-queue are dropped and counted.
+Nobody waits for them. A command that takes too long is killed with all it started. Programs take turns, as one that
+fails again and again, or is told to by its user, must not keep the events of others from people. Events that do not fit
+into a program's queue are dropped and counted.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from supervisor.host.children import start_own
 from supervisor.host.processes.spawning import open_scratch_file
 from supervisor.protocol.plurals import counted
 
-QUEUED = 100  # if each command takes its 30 s, the last is 50 minutes late: more would be of no use
+QUEUED = 100  # of a program; if each command takes its 30 s, the last is 50 minutes late: more would be of no use
 SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -47,7 +48,10 @@ class HookRunner:
     def __init__(self, timeout_s: float = 30.0) -> None:
         self.dropped = self.failed = 0
         self._timeout_s = timeout_s
-        self._queue: deque[HookEvent] = deque()
+        self._queues: dict[str, deque[HookEvent]] = {}
+        """By program, of those that have events; the one whose turn it is comes first."""
+        self._overflowing: set[str] = set()
+        """Programs whose last event was dropped, which was logged."""
         self._changed = threading.Condition()
         self._closing = self._busy = False
         self._thread: threading.Thread | None = None
@@ -63,34 +67,42 @@ class HookRunner:
 
     def run_hook(self, event: HookEvent) -> None:
         """Queues the event; never waits."""
+        program = event.program
         with self._changed:
-            if self._closing or len(self._queue) >= QUEUED:
+            if self._closing or len(self._queues.get(program, ())) >= QUEUED:
                 self.dropped += 1
-                log.warning("hook.dropped", hook=event.event, program=event.program, queued=len(self._queue))
+                if program not in self._overflowing:
+                    self._overflowing.add(program)
+                    log.warning("hook.dropped", hook=event.event, program=program, queued=self._queued)
                 return
-            self._queue.append(event)
+            self._overflowing.discard(program)
+            self._queues.setdefault(program, deque()).append(event)
             if self._thread is None:  # not earlier: a thread inherits the signals that are blocked during the start
                 self._begin()
             self._changed.notify_all()
+
+    @property
+    def _queued(self) -> int:
+        return sum(map(len, self._queues.values()))
 
     def _begin(self) -> None:
         thread = threading.Thread(target=self._run, name="hooks", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the host has no thread to spare
-            log.warning("hook.delayed", error=str(error), queued=len(self._queue), next="it runs with the next hook")
+            log.warning("hook.delayed", error=str(error), queued=self._queued, next="it runs with the next hook")
         else:
             self._thread = thread
 
     def close(self, timeout_s: float) -> None:
         """Lets queued hooks run for `timeout_s`; then kills the running one and drops the others."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._queue or self._busy), timeout_s)
+            self._changed.wait_for(lambda: not (self._queues or self._busy), timeout_s)
             self._closing = True
-            self.dropped += len(self._queue)
-            if self._queue:
-                log.warning("hook.dropped", hook="all queued", program="", queued=len(self._queue))
-            self._queue.clear()
+            self.dropped += self._queued
+            if self._queues:
+                log.warning("hook.dropped", hook="all queued", program="", queued=self._queued)
+            self._queues.clear()
             self._changed.notify_all()
             if self._process is not None:
                 _kill(self._process)
@@ -100,10 +112,10 @@ class HookRunner:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing)
+                self._changed.wait_for(lambda: self._queues or self._closing)
                 if self._closing:
                     return
-                event = self._queue.popleft()
+                event = self._next_event()
                 self._busy = True
             error = self._run_command(event)
             if error is not None:
@@ -112,6 +124,14 @@ class HookRunner:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
+
+    def _next_event(self) -> HookEvent:
+        program = next(iter(self._queues))
+        queue = self._queues.pop(program)
+        event = queue.popleft()
+        if queue:
+            self._queues[program] = queue
+        return event
 
     def _run_command(self, event: HookEvent) -> str | None:
         """Runs the command to its end; returns what went wrong."""

@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
@@ -64,15 +64,25 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The chief does not take this daemon. `is_out`: its node has failed too often, and the others go on without it."""
+    """The chief does not take this daemon. `is_out`: its node has failed too often, and the others go on without it.
+
+    `proof`: as in Alive.
+    """
 
     reason: str
     is_out: bool = False
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Said every second, so that silence means something."""
+    """Said every second, so that silence means something.
+
+    `proof`: in the chief's answer to a join, which is this or Refused: that it knows the secret. Who has only taken the
+    chief's port could otherwise end the daemons of the others.
+    """
+
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,17 @@ def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     """What only a daemon of this allocation can say to this challenge, and only of itself."""
     said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
     return _sign(secret, "join", challenge.nonce, *said)
+
+
+def proof_of_answer(secret: str, joins: Join, answer: Alive | Refused) -> str:
+    """What only the chief can answer to this join."""
+    said = (answer.reason, answer.is_out) if isinstance(answer, Refused) else ()
+    return _sign(secret, "answer", joins.nonce, joins.rank, type(answer).__name__, *said)
+
+
+def proven_answer(secret: str, joins: Join, answer: Alive | Refused) -> Alive | Refused:
+    """The answer with its proof."""
+    return replace(answer, proof=proof_of_answer(secret, joins, answer))
 
 
 def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:

@@ -6,8 +6,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,9 @@ from supervisor.prove.display import Bar, Display, json_lines, plain_lines
 from supervisor.prove.plan import ProofOptions
 from supervisor.prove.proof import Proof
 from supervisor.prove.scratch import CannotProve, ProvableJob, Scratch, job_of
+
+BecomeUser = Callable[[str], None]
+"""Makes this process that user's, for good. Raises OSError."""
 
 INTERRUPTED = 130  # as a shell's command that SIGINT ended
 USAGE_ERROR = 64  # EX_USAGE: not 2, which is a verdict
@@ -77,8 +81,8 @@ def _epochs(text: str) -> float:
     return value
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
-    """Carries a proof out; returns its exit status."""
+def main(arguments: Sequence[str] | None = None, program: str = "prove", become: BecomeUser | None = None) -> int:
+    """Carries a proof out; returns its exit status. `become`: makes this process a user's, for a job of theirs."""
     line = list(sys.argv[1:] if arguments is None else arguments)
     command = line[line.index("--") + 1 :] if "--" in line else []
     options = parser(program).parse_args(line[: line.index("--")] if "--" in line else line)
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
     began_at = time.monotonic()
     try:
         with _interruptible(), display:
-            report = _prove(options, name, command, display)
+            report = _prove(options, name, command, display, become)
     except KeyboardInterrupt:
         print("interrupted: nothing is left of the proof", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
@@ -126,13 +130,38 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _prove(options: argparse.Namespace, name: str | None, command: Sequence[str], display: Display) -> ProofReport:
-    job = _job(options, name, command)
+def _prove(
+    options: argparse.Namespace,
+    name: str | None,
+    command: Sequence[str],
+    display: Display,
+    become: BecomeUser | None,
+) -> ProofReport:
+    job = _as_its_user(_job(options, name, command), become)
     with Scratch(options.scratch, job.user, keep=options.keep) as scratch:
         if options.keep:
             print(f"the scratch folder is {scratch.path}", file=sys.stderr)  # noqa: T201
         wanted = ProofOptions(options.kills, options.steps, options.epochs)
         return Proof(job, wanted, scratch, display.show).carry_out()
+
+
+def _as_its_user(job: ProvableJob, become: BecomeUser | None) -> ProvableJob:
+    """The job; as root, becomes the job's user first: from here on all that is read was written by that user.
+
+    Raises CannotProve.
+    """
+    if job.user is None or os.geteuid() != 0:
+        return job
+    if become is None:
+        raise CannotProve(f"root proves a job of {job.user} by `supervisord --prove FILE JOB`")
+    try:
+        become(job.user)
+    except OSError as error:
+        raise CannotProve(error.strerror or str(error)) from error
+    if not os.access(sys.executable, os.X_OK):
+        remedy = "install stepkeeper where that user can read it"
+        raise CannotProve(f"the job's user can't execute {sys.executable}, with which it is proven; {remedy}")
+    return replace(job, user=None, keys={key: value for key, value in job.keys.items() if key != "user"})
 
 
 def _job(options: argparse.Namespace, name: str | None, command: Sequence[str]) -> ProvableJob:

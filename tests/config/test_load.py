@@ -5,11 +5,14 @@ import os
 import pwd
 import signal
 import sys
+import threading
+from concurrent.futures import Future
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import pytest
 
-from supervisor.config import ConfigError, load_config
+from supervisor.config import ConfigError, ProgramConfig, load_config
 from supervisor.protocol.wire.launch import Interval
 from tests.config.conftest import DAEMON
 
@@ -533,6 +536,26 @@ def test_script_beside_a_worker_of_its_own_is_refused_if_it_uses_stepkeepers(tmp
     assert f"train.py would import {tmp_path}/worker.py instead of stepkeeper's package worker" in problem
     assert "rename worker.py" in problem
     assert program(*lines, "command = python speaks.py").command == ("python", "speaks.py")
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def terabyte(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("make", [pipe, terabyte])
+def test_whatever_a_script_is_neither_holds_nor_costs_who_reads_the_configuration(tmp_path, program, make):
+    make(tmp_path / "train.py")
+    lines = [f"directory = {tmp_path}", "checkpoint_dir = c", "command = python train.py"]
+    config: Future[ProgramConfig] = Future()
+    threading.Thread(target=lambda: config.set_result(program(*lines)), daemon=True).start()
+
+    assert config.result(10.0).command == ("python", "train.py")
 
 
 def test_a_line_prefix_knows_four_words(program, complaints):

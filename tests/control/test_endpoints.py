@@ -4,10 +4,12 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import random
 import socket
 import subprocess
 import sys
+import time
 import xmlrpc.client
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from bench import peer
 from supervisor.config.schema.secret import Secret, hash_password
-from supervisor.control.endpoints import SO_PASSRIGHTS, listen_on_file
+from supervisor.control.endpoints import SO_PASSRIGHTS, ListenError, SocketFile, listen_on_file
 from supervisor.control.http.access import (
     GUESS_EVERY_S,
     MAX_GUESSES,
@@ -29,7 +31,7 @@ from supervisor.control.http.access import (
 )
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
-from tests.system.harness import Daemon, Refused
+from tests.system.harness import Daemon, Refused, let_others_in
 from tests.waiting import wait_until
 
 SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
@@ -314,3 +316,66 @@ def takes_no_descriptors(listener: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+REPLACES = """
+import os, sys
+folder, victim = sys.argv[1:]
+os.chdir(folder)
+print("ready", flush=True)
+while True:
+    for name in os.listdir("."):
+        try:
+            if name.startswith(".s.sock."):
+                os.rename(name, "away")
+                os.symlink(victim, name)
+            elif name == "s.sock":
+                os.unlink(name)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.hostile
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to another user")
+def test_who_owns_the_sockets_folder_gets_no_other_file(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    folder, victim = tmp_path / "home", tmp_path / "victim"
+    folder.mkdir()
+    os.chown(folder, 41001, 41001)
+    victim.touch(mode=0o600)
+    made = 0
+    command = ["/usr/bin/python3", "-c", REPLACES, str(folder), str(victim)]
+    with subprocess.Popen(command, user=41001, group=41001, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            with contextlib.suppress(ListenError):
+                listen_on_file(folder / "s.sock", 0o770, (41001, 41001)).close()
+                made += 1
+        other.kill()
+
+    assert made
+    assert (victim.stat().st_uid, victim.stat().st_mode & 0o777) == (0, 0o600)
+
+
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to another user")
+def test_a_sockets_folder_that_becomes_a_link_costs_nobody_a_file(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    home, others = tmp_path / "home", tmp_path / "others"
+    (home / "run").mkdir(parents=True)
+    for folder in (home, home / "run"):
+        os.chown(folder, 41001, 41001)
+    file = SocketFile(home / "run" / "s.sock", 0o700, (41001, 41001))
+    file.listen().close()
+    (home / "run").rename(others)
+    os.chown(others, 0, 0)  # as if root had a file of that name, and of that inode, elsewhere
+    (home / "run").symlink_to(others)
+    os.chown(home / "run", 41001, 41001, follow_symlinks=False)
+
+    file.remove()
+
+    assert (others / "s.sock").exists()

@@ -4,11 +4,14 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host import blocking_calls
+from supervisor.host.blocking_calls import BlockingCalls, run_within
+from tests.waiting import wait_until
 
 HANGS = """
 import asyncio, threading
@@ -57,3 +60,21 @@ async def test_error_of_a_blocking_call_is_raised_to_its_caller():
         await disks.run(Path("/x/y"), Path("/nonexistent/file").stat)
 
     assert await disks.run(Path("/x/y"), str, 5) == "5"
+
+
+def test_a_call_that_hangs_is_waited_for_once() -> None:
+    is_over = threading.Event()
+    began = time.monotonic()
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            run_within(0.2, "alice", is_over.wait)
+    took_s = time.monotonic() - began
+    others = run_within(5.0, "bob", lambda: "answered")
+    is_over.set()
+
+    assert took_s < 0.5
+    assert others == "answered"
+    wait_until(lambda: not blocking_calls._late["alice"].is_alive(), "it has come back")
+    with pytest.raises(ZeroDivisionError):
+        run_within(5.0, "alice", lambda: 1 // 0)

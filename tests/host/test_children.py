@@ -1,11 +1,18 @@
 """How a child starts: whose it is, where, and with what. Which kinds there are: tests/system/test_children.py."""
 
 import asyncio
+import contextlib
 import errno
 import os
+import signal
 import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor.host import children
@@ -15,7 +22,7 @@ from supervisor.host.mirror.client import MirrorClient
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import find_credentials
 from tests.system.harness import let_others_in
-from tests.waiting import TIMEOUT_S
+from tests.waiting import TIMEOUT_S, wait_until
 
 pytestmark = [pytest.mark.hostile, pytest.mark.integration]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
@@ -65,6 +72,93 @@ def test_a_child_has_its_users_groups_and_none_of_our_descriptors(tmp_path: Path
     assert descriptors.split() == ["0", "1", "2", "3"]  # 3 is ls reading the folder
 
 
+LEASES = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def leased(file: Path, uid: int) -> Iterator[None]:
+    """The file's owner has a lease on it: whoever opens it waits for `lease-break-time` (proc(5)), usually 45 s."""
+    command = ["/usr/bin/python3", "-c", LEASES, str(file)]
+    with subprocess.Popen(command, user=uid, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+        holder.kill()
+
+
+def started_by_us() -> set[int]:
+    """The pids of the children of this process, those of all its threads."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+@needs_root
+@pytest.mark.parametrize("leases", ["command", "interpreter"])
+def test_a_user_who_lets_exec_wait_holds_nobody_up_and_is_not_waited_for_twice(tmp_path: Path, leases: str) -> None:
+    who = find_credentials("nobody")
+    let_others_in(tmp_path)
+    (tmp_path / "interpreter").write_bytes(Path("/bin/sh").read_bytes())
+    (tmp_path / "command").write_text(f"#!{tmp_path}/interpreter\nexec true\n")
+    for file in (tmp_path / "interpreter", tmp_path / "command"):
+        file.chmod(0o755)
+        os.chown(file, who.uid, who.gid)
+    began_with = started_by_us()
+
+    began = time.monotonic()
+    with leased(tmp_path / leases, who.uid):
+        with pytest.raises(TimeoutError, match="exec") as refused:
+            output_of(tmp_path, str(tmp_path / "command"))
+        first_s = time.monotonic() - began
+        gone = wait_until(lambda: len(started_by_us() - began_with) == 1, "the child is gone; the holder is not")
+    hanging = children._hanging.pop(who.uid)
+    hanging.join(TIMEOUT_S)
+
+    assert gone
+    assert refused.value.errno == errno.ETIMEDOUT
+    assert first_s < 2 * children.EXEC_LIMIT_S
+    assert output_of(tmp_path, str(tmp_path / "command")) == ""  # once nobody holds it
+
+
+@needs_root
+def test_while_a_start_hangs_no_other_of_its_user_is_waited_for(tmp_path: Path) -> None:
+    who = find_credentials("nobody")
+    is_over = threading.Event()
+    children._hanging[who.uid] = thread = threading.Thread(target=is_over.wait, daemon=True)
+    thread.start()
+    before = len(os.listdir("/proc/self/fd"))
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError, match="an earlier start as the same user"):
+        output_of(tmp_path, "/bin/true")
+
+    assert time.monotonic() - began < children.EXEC_LIMIT_S / 2
+    assert len(os.listdir("/proc/self/fd")) == before
+    is_over.set()
+    thread.join()
+    assert output_of(tmp_path, "/bin/true") == ""
+
+
+@needs_root
+def test_what_keeps_a_user_from_exec_is_raised_as_it_is(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    (tmp_path / "closed").mkdir(mode=0o700)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(FileNotFoundError):
+        output_of(tmp_path, "/bin/no-such-command")
+    with pytest.raises(PermissionError):
+        output_of(tmp_path, "/bin/true", directory=tmp_path / "closed")
+    with pytest.raises(ValueError, match="null byte"):
+        output_of(tmp_path, "/bin/true", "\0")
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @needs_root
 def test_what_may_run_as_root_is_refused_with_a_variable_that_is_not_allowed() -> None:
     with pytest.raises(ValueError, match="must not find LD_PRELOAD in its environment"):
@@ -87,6 +181,22 @@ def test_a_tool_gets_only_allowed_variables_of_ours(monkeypatch: pytest.MonkeyPa
 def test_a_tool_that_takes_too_long_is_killed() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         children.ask_tool(("sleep", "1000"), 0.1)
+
+
+def test_a_tool_that_says_too_much_is_stopped() -> None:
+    answer = children.ask_tool(("cat", "/dev/zero"), 60.0)
+
+    assert answer.status == -signal.SIGKILL
+    assert children.MAX_TOOL_BYTES < len(answer.stdout) < 2 * children.MAX_TOOL_BYTES
+
+
+def test_a_tool_that_takes_too_much_memory_is_not_given_more() -> None:
+    takes = "import sys, time; time.sleep(0.2); len(b'x' * (1 << 30))"
+
+    limited = children.ask_tool((sys.executable, "-c", takes), 60.0, 256 << 20)
+
+    assert limited.status == 1
+    assert b"MemoryError" in limited.stderr
 
 
 def test_our_own_python_takes_no_code_from_variables_or_the_folder_it_starts_in(tmp_path: Path) -> None:

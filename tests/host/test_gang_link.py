@@ -19,6 +19,7 @@ from supervisor.protocol.gang import (
     GangMessage,
     Join,
     Leave,
+    Over,
     PartCommitted,
     PartUploaded,
     Refused,
@@ -119,10 +120,44 @@ async def test_a_node_that_only_looks_whether_the_chief_lives_is_no_stranger(por
 
 @pytest.mark.hostile
 async def test_whoever_does_not_know_the_secret_is_not_let_in(port: int):
-    async with daemon(port, 0) as (_, at_chief), daemon(port, 1, secret="x" * 64) as (_, at_stranger):
-        await wait_until_async(lambda: at_stranger.refused)
-        assert "does not know the secret" in at_stranger.refused[0]
+    async with daemon(port, 0) as (chief, at_chief), daemon(port, 1, secret="x" * 64) as (_, at_stranger):
+        await wait_until_async(lambda: chief._refused)
         assert not at_chief.joined
+        assert not at_stranger.refused
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "said",
+    [
+        Refused("others go on without it", is_out=True),
+        Refused("others go on without it", is_out=True, proof="0" * 64),
+        Alive(),
+        Over(1, "all begin again"),
+        Leave(0, "all is done"),
+    ],
+)
+async def test_who_has_only_taken_the_chiefs_port_is_not_believed(port: int, said: GangMessage):
+    answered = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        writer.write(MESSAGES.encode(Challenge("x")))
+        await reader.readline()
+        writer.write(MESSAGES.encode(said))
+        answered += 1
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "localhost", port)
+    async with daemon(port, 1) as (_, at_first):
+        await wait_until_async(lambda: answered >= 2)
+        server.close()
+        await server.wait_closed()
+        assert not (at_first.refused or at_first.messages or at_first.lost)
+        async with daemon(port, 0) as (_, at_chief):
+            await wait_until_async(lambda: at_chief.joined)
 
 
 async def test_a_rank_joins_once_and_from_its_own_node(port: int):

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -76,6 +77,30 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: 
         wait_until(lambda: not alive(child), "its child is gone")
     assert "1 hook command failed" in str(hooks.failure_summary)
     hooks.close(0.0)
+
+
+@pytest.mark.hostile
+def test_a_program_with_many_events_keeps_those_of_no_other_away(hooks: HookRunner, tmp_path: Path):
+    holding, started = tmp_path / "holding", tmp_path / "started"
+    holding.touch()
+    command = script(
+        tmp_path, "hook.sh",
+        f'#!/bin/sh\ntouch {started}\nwhile [ -e {holding} ]; do sleep 0.01; done\n'
+        f'echo "$STEPKEEPER_PROGRAM" >> {tmp_path}/told\n',
+    )  # fmt: skip
+    event = happening(command)
+
+    for _ in range(10 * QUEUED):
+        hooks.run_hook(replace(event, program="alice"))
+    hooks.run_hook(replace(event, program="bob"))
+    hooks.run_hook(replace(event, program="carol"))
+    wait_until(started.exists, "the first one runs")
+    holding.unlink()
+    wait_until(lambda: len(content(tmp_path / "told").splitlines()) >= 4, "the others had their turns")
+
+    told = content(tmp_path / "told").decode().splitlines()
+    assert told[1:4] in (["alice", "bob", "carol"], ["bob", "carol", "alice"])
+    assert hooks.dropped >= 9 * QUEUED - 1
 
 
 def test_hook_events_beyond_the_queue_are_dropped_and_counted(hooks: HookRunner, tmp_path: Path):

@@ -5,6 +5,7 @@ all, or these tests fail.
 """
 
 import ast
+import fcntl
 import json
 import os
 import pwd
@@ -297,8 +298,9 @@ def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home
     said = ",".join(f'{name}="{value}"' for name, value in variables.items())
     settings = f"environment={said}\nhook_relaunched={hook}"
     give(home)
-    memory = os.memfd_create("state")
+    memory = os.memfd_create("state", os.MFD_ALLOW_SEALING)
     os.fchown(memory, pwd.getpwnam(USER).pw_uid, -1)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     of_the_daemon = {name: value for name, value in variables.items() if name not in ("TMPDIR", "PYTHONHOME")}
 
     with WatchedDaemon(home.parent, section, settings, of_the_daemon) as daemon:

@@ -363,6 +363,23 @@ def test_another_users_job_is_proven_as_that_user(tmp_path: Path, installation: 
         assert scratch_folders(tmp_path) == []
 
 
+@pytest.mark.hostile
+def test_a_job_that_root_proves_by_hand_is_proven_as_its_user(tmp_path: Path, installation: Path) -> None:
+    (tmp_path / "p.conf").write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n{of_nobody(tmp_path, installation, STEP_S=0.05)}"
+    )
+    command = [installation, "-m", "supervisor.daemon", "--prove", tmp_path / "p.conf", "sum", "--json"]
+    with subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True) as prover:
+        assert prover.stdout is not None
+        lines = [prover.stdout.readline()]
+        root = psutil.Process(prover.pid)
+        uids = {process.uids().effective for process in (root, *root.children(recursive=True))}
+        lines += prover.stdout.readlines()
+
+    assert uids == {pwd.getpwnam("nobody").pw_uid}
+    assert json.loads(lines[-1])["verdict"] == "exact", lines[-1]
+
+
 def ended(daemon: Daemon) -> dict[str, Any] | None:
     answer = daemon.call("proof", name="sum")
     return answer if answer["is_over"] else None

@@ -1,6 +1,7 @@
 """deploy/install.sh as far as it can be judged without installing: the rest is seen by `make systemd-test`."""
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -44,6 +45,32 @@ def test_options_that_make_no_sense_change_nothing(options: list[str], said: str
 
     assert status == 1
     assert said in text
+
+
+@pytest.mark.hostile
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0 or Path("/opt/stepkeeper").exists(), reason="root is to install it here anew")
+def test_no_module_of_the_folder_that_root_stands_in_is_imported(tmp_path: Path):
+    systemctl, here = tmp_path / "bin" / "systemctl", tmp_path / "here"
+    systemctl.parent.mkdir()
+    systemctl.write_text("#!/bin/sh\necho systemd 252\n")
+    systemctl.chmod(0o755)
+    here.mkdir()
+    for module in ("ensurepip", "venv", "pip"):
+        (here / f"{module}.py").write_text(f"open('{tmp_path}/taken', 'a')")
+
+    done = subprocess.run(
+        [str(SCRIPT), "--no-start", "--wheel", "/nonexistent"],
+        cwd=here,
+        env={**os.environ, "PATH": f"{systemctl.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert "finds no /nonexistent" in done.stderr
+    assert not (tmp_path / "taken").exists()
 
 
 def test_help_names_every_option():

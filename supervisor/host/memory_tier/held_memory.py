@@ -2,13 +2,22 @@
 
 The worker says which descriptor it has in /proc. It may say anything, and a daemon that runs as root can open more than
 the worker could: so the file is looked at, without opening it, before it is opened, and has to be memory of the
-job's own user. What is in it is read by a process of that user alone.
+job's own user. What is not memory by its name is not even looked at: a file system may not answer. What is in the file
+is read by a process of that user alone.
+
+The file has no holes, and its size is sealed: whoever reads a hole takes memory for it, which would count for the
+reader and not for the job, whose own is limited.
 """
 
 import errno
+import fcntl
 import os
 import stat
 from copy import copy
+
+NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_BLOCK_BYTES = 512  # of st_blocks
 
 
 class HeldMemory:
@@ -17,18 +26,25 @@ class HeldMemory:
     def __init__(self, pid: int, descriptor: int, owner: int | None) -> None:
         """Opens what the process has open there. `owner`: the uid of the job's user, None: the daemon's own.
 
-        Raises OSError if it can't be opened, or is something else than memory of that user.
+        Raises OSError if it can't be opened, is something else than memory of that user, or could cost the reader.
         """
-        seen = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_PATH | os.O_CLOEXEC)
+        place = f"/proc/{pid}/fd/{descriptor}"
+        if not os.readlink(place).startswith(NAME):  # noqa: PTH115 - the name is all that is asked for
+            raise _refusal(place)
+        seen = os.open(place, os.O_PATH | os.O_CLOEXEC)
         try:
             status = os.fstat(seen)
-            is_memory = stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == _device_of_memory()
-            if not is_memory or status.st_uid != (os.geteuid() if owner is None else owner):
-                raise OSError(errno.EPERM, "not a file in memory of the job's user", f"/proc/{pid}/fd/{descriptor}")
+            if not _is_memory_of(status, os.geteuid() if owner is None else owner):
+                raise _refusal(place)
             self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(seen)
-        self.size_bytes, self.owner = status.st_size, status.st_uid
+        self.owner = status.st_uid
+        try:
+            self.size_bytes = require_own_pages(self.descriptor)
+        except OSError:
+            self.close()
+            raise
 
     def duplicate(self) -> "HeldMemory":
         """The same memory for another thread, which lets go of it itself. Raises OSError."""
@@ -41,6 +57,25 @@ class HeldMemory:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def require_own_pages(descriptor: int) -> int:
+    """The size of a file in memory all of which was taken by who made it. Raises OSError for another."""
+    if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        raise OSError(errno.EPERM, "its size is not sealed (F_SEAL_SHRINK and F_SEAL_GROW)")
+    status = os.fstat(descriptor)
+    if status.st_blocks * _BLOCK_BYTES < status.st_size:
+        raise OSError(errno.EPERM, "it has holes, for which whoever reads it would take memory; write all of it")
+    return status.st_size
+
+
+def _refusal(place: str) -> OSError:
+    return OSError(errno.EPERM, "not a file in memory of the job's user", place)
+
+
+def _is_memory_of(status: os.stat_result, user: int) -> bool:
+    is_memory = stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == _device_of_memory()
+    return is_memory and status.st_uid == user
 
 
 def _device_of_memory() -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from supervisor.host.child_answer import read_answer
 from supervisor.host.children import Identity, own_command, start_own
-from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.held_memory import HeldMemory, require_own_pages
 from supervisor.protocol import layout, mounts
 from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
@@ -127,6 +127,7 @@ def _end_with_daemon() -> None:
 
 def _answer(request: SalvageRequest) -> dict[str, Salvaged | NotSalvaged]:
     try:
+        _require_no_holes()
         memory = memoryview(mmap.mmap(0, 0, access=mmap.ACCESS_READ))  # until the process ends
         return {"result": _write_newest(memory, request)}
     except (NoCopy, ValueError) as error:
@@ -138,6 +139,14 @@ def _answer(request: SalvageRequest) -> dict[str, Salvaged | NotSalvaged]:
     except Exception as error:  # noqa: BLE001 - the daemon says it
         failure = NotSalvaged(f"{error!r:.200}", errno.EBADMSG)
     return {"failure": failure}
+
+
+def _require_no_holes() -> None:
+    """Raises NoCopy if the job's user has made some since the daemon took hold of the memory."""
+    try:
+        require_own_pages(0)
+    except OSError as error:
+        raise NoCopy(error.strerror) from error
 
 
 def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes import marks
+from supervisor.host.processes.process_status import LOOP_LIMIT_S
 from supervisor.protocol import layout
 
 MAX_BYTES = 4096  # systemd's own limit
@@ -186,7 +187,7 @@ class NotifySocket:
             session = os.getsid(pid) if pid else None
         except ProcessLookupError:
             return True
-        return session is None or session == self.pid or marks.read_mark(pid) == self._mark
+        return session is None or session == self.pid or marks.read_mark(pid, LOOP_LIMIT_S) == self._mark
 
     def _refuse(self, why: str) -> None:
         now = self._loop.time()

@@ -5,6 +5,7 @@ The password database may be on a slow server, so it is asked in threads and nob
 """
 
 import asyncio
+import errno
 import os
 import pwd
 import threading
@@ -81,6 +82,23 @@ def find_credentials(user: str) -> Credentials:
         )
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return Credentials(entry.pw_uid, entry.pw_gid, groups, _login(entry), _own_login())
+
+
+def become_user(user: str) -> None:
+    """Makes this process that user's, for good, with an environment as its programs have. Raises OSError.
+
+    Where this process is that user's already, nothing changes.
+    """
+    try:
+        who = find_credentials(user)
+    except SpawnError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    if who.uid == os.geteuid():
+        return
+    environment = user_environment(who, os.environ)
+    who.identity.assume()
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _login(entry: pwd.struct_passwd) -> dict[str, str]:

@@ -25,7 +25,13 @@ from typing import Self
 import psutil
 import structlog
 
-from supervisor.host.processes.process_status import InExecve, look_at_all, read_environment
+from supervisor.host.processes.process_status import (
+    ENVIRONMENT_LIMIT_S,
+    LOOP_LIMIT_S,
+    InExecve,
+    look_at_all,
+    read_environment,
+)
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
@@ -88,9 +94,10 @@ def is_of_daemon(value: str, state_dir: Path) -> bool:
     return _is_signed(value, _key_of(state_dir), state_dir, identity_of_folder(state_dir))
 
 
-def read_mark(pid: int) -> str | None:
-    """A process's mark; None if it has none, is gone, belongs to another user, or is in the middle of execve(2)."""
-    return _read_now(pid)
+def read_mark(pid: int, limit_s: float = ENVIRONMENT_LIMIT_S) -> str | None:
+    """A process's mark; None if it has none, is gone, belongs to another user, is in the middle of execve(2), or does
+    not answer within `limit_s`."""
+    return _read_now(pid, limit_s=limit_s)
 
 
 def await_mark(pid: int) -> str | None:
@@ -123,8 +130,8 @@ def attempt_of(value: str) -> int:
 
 
 def read_configuration_digest(pid: int) -> str | None:
-    """The digest of the configuration a process was started from; None if it does not say."""
-    return _read_now(pid, CONFIGURATION)
+    """The digest of the configuration a process was started from; None if it does not say. For the event loop too."""
+    return _read_now(pid, CONFIGURATION, LOOP_LIMIT_S)
 
 
 def processes_of_attempt(value: str) -> list[psutil.Process]:
@@ -158,19 +165,19 @@ def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, p
     return (marked for marked in look_at_all(psutil.pids(), look) if marked is not None)
 
 
-def _read(pid: int, variable: str = VARIABLE) -> str | None:
+def _read(pid: int, variable: str = VARIABLE, limit_s: float = ENVIRONMENT_LIMIT_S) -> str | None:
     """A variable of the environment that a process was started with; None if it can't be read. Raises InExecve."""
     try:
-        variables = read_environment(pid)
+        variables = read_environment(pid, limit_s)
     except OSError:
         return None
     _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
     return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None
 
 
-def _read_now(pid: int, variable: str = VARIABLE) -> str | None:
+def _read_now(pid: int, variable: str = VARIABLE, limit_s: float = ENVIRONMENT_LIMIT_S) -> str | None:
     with contextlib.suppress(InExecve):
-        return _read(pid, variable)
+        return _read(pid, variable, limit_s)
     return None
 
 

@@ -24,7 +24,7 @@ from supervisor.host.processes import limits, priority, process_status, tree
 from supervisor.host.processes.credentials import Credentials
 from supervisor.host.processes.limits import Limits
 from supervisor.host.processes.process_status import Exit, read_start_time
-from supervisor.host.processes.spawning import explain, find_command
+from supervisor.host.processes.spawning import explain, find_command, look_as_root
 from supervisor.host.resources.cgroup import Cgroup
 
 REAPED_WITHIN_S = 2.0  # init reaps an adopted process at once; the first process of some containers never does
@@ -64,7 +64,12 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     `on_exit` is called exactly once, from the running loop, after the process ended. Raises SpawnError; then nothing
     was started and `on_exit` is never called.
     """
-    command = find_command(request.argv[0], request.environment, request.directory, request.program)
+    command = look_as_root(
+        None if request.credentials is None else request.credentials.uid,
+        request.program,
+        request.directory or request.argv[0],
+        lambda: find_command(request.argv[0], request.environment, request.directory, request.program),
+    )
     try:
         child = _popen(request, command)
         priority.set_oom_score(child.pid, request.oom_score_adjust)
@@ -100,9 +105,14 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as until_exec:
         cgroup_procs = _open_cgroup(request, until_exec)
-        if limits.can_use_inherited_nofile():
+        if _is_fast(request) and limits.can_use_inherited_nofile():
             until_exec.enter_context(limits.inherited_nofile())
         return _popen_in_cgroup(request, command, cgroup_procs)
+
+
+def _is_fast(request: SpawnRequest) -> bool:
+    """Whether no other user decides how long the start takes, during which the daemon's own limits may be lower."""
+    return request.credentials is None or os.geteuid() != 0
 
 
 def _open_cgroup(request: SpawnRequest, until_exec: contextlib.ExitStack) -> int | None:
@@ -119,7 +129,7 @@ def _open_cgroup(request: SpawnRequest, until_exec: contextlib.ExitStack) -> int
 
 def _preparation(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], None] | None:
     """What the child does before exec(2): only setrlimit(2), write(2), prctl(2). None if there is nothing to do."""
-    is_needed = request.limits or not limits.can_use_inherited_nofile()
+    is_needed = request.limits or not _is_fast(request) or not limits.can_use_inherited_nofile()
     set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
     if cgroup_procs is None and not request.keeps_orphans:
         return set_limits

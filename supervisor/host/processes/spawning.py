@@ -3,13 +3,21 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
+
+from supervisor.host.blocking_calls import run_within
+from supervisor.protocol import durable
+
+LOOK_LIMIT_S = 1.0  # a file system answers within a millisecond; all programs wait for it
+
+Result = TypeVar("Result")
 
 _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE, errno.EINTR}
+    | {errno.ETIMEDOUT}
 )
 """Errors that go away by themselves: the next attempt may succeed with nothing changed."""
 
@@ -42,6 +50,21 @@ class SpawnError(Exception):
         self.kind = kind
         self.path = path
         self.errno = errno
+
+
+def look_as_root(user: int | None, program: str, path: Path | str, look: Callable[[], Result]) -> Result:
+    """What a look at a path of a program gives, in the thread of the event loop. `user`: the program's, None: our own.
+
+    As root, with a program of another user, who may have made the path lead to a file system that does not answer, it
+    takes LOOK_LIMIT_S at most. Raises what `look` does, and SpawnError if there is no answer.
+    """
+    if user is None or os.geteuid() != 0:
+        return look()
+    try:
+        return run_within(LOOK_LIMIT_S, ("paths", user), look)
+    except TimeoutError as error:
+        text = f"cannot start {program}: the file system of {path} does not answer; it is tried again"
+        raise SpawnError(text, permanent=False, path=Path(path), errno=errno.ETIMEDOUT) from error
 
 
 def find_command(command: str, environment: Mapping[str, str], directory: Path | None, program: str) -> Path:
@@ -167,6 +190,10 @@ def explain(program: str, command: Path, directory: Path | None, error: Exceptio
     elif error.errno in (errno.EACCES, errno.EPERM):
         text = f"{error.strerror}; its user must be able to execute {command} and enter {directory or current_folder()}"
         kind = SpawnErrorKind.NOT_EXECUTABLE
+    elif error.errno == errno.ETIMEDOUT:
+        places = f"{command}, its interpreter or {directory or current_folder()}"
+        text = f"{error.strerror}; what holds {places} does not answer, or somebody has a lease on it"
+        kind = SpawnErrorKind.OTHER
     else:
         text, kind = f"{error.strerror or error} ({command}){_remedy(error.errno)}", SpawnErrorKind.OTHER
     return SpawnError(
@@ -188,7 +215,7 @@ def _remedy(number: int | None) -> str:
 
 def _has_interpreter_line(command: Path) -> bool:
     try:
-        with command.open("rb") as file:
+        with durable.open_regular(command) as file:
             return file.read(2) == b"#!"
     except OSError:
         return False

@@ -17,6 +17,7 @@ from supervisor.host.children import ask_tool
 from supervisor.protocol import durable, layout
 
 MAX_BYTES = 1024 * 1024  # of each part; a thousand threads' stacks are half of it
+MAX_PY_SPY_BYTES = 1 << 30  # of memory: it takes 20 MiB, but what it reads is the job's user's
 KEPT_DUMPS = 5  # for each program
 HANDLER_TIMEOUT_S = 2.0  # the worker's own handler runs at once
 POLL_S = 0.02
@@ -106,7 +107,7 @@ def _py_spy(pid: int, timeout_s: float) -> str:
     if command is None:
         return "(py-spy is not installed)"
     try:
-        done = ask_tool((command, "dump", "--nonblocking", "--pid", str(pid)), timeout_s)
+        done = ask_tool((command, "dump", "--nonblocking", "--pid", str(pid)), timeout_s, MAX_PY_SPY_BYTES)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"({error})"
     return (done.stdout or done.stderr)[:MAX_BYTES].decode(errors="replace").strip()

@@ -3,11 +3,13 @@
 import contextlib
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol.installation import install_stepkeeper
 
 LOCK = "lock"
@@ -84,13 +86,22 @@ class StateFolder:
 
 @contextlib.contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """Writes our pid to `path`, and removes the file at the end. Raises OSError."""
+    """Writes our pid to `path`, and removes the file at the end. Raises OSError.
+
+    Files for Supervisor have it in /tmp, where anybody can make a link of its name to a file of root's.
+    """
     if path is None:
         yield
         return
-    path.write_text(f"{os.getpid()}\n")
+    descriptor = open_guarded(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError, PermissionError), guarded_folder(path.parent) as folder:
+            os.unlink(path.name, dir_fd=folder)

@@ -122,7 +122,7 @@ class StandbyHolder(ProgramObserver):
         """
         spare = self._process
         unfit = unfit or self._why_no_rank()
-        unfit = unfit or (None if spare is None else spare.why_unusable(self._config.directory))
+        unfit = unfit or (None if spare is None else spare.why_unusable(self._config))
         effects = self._decide(AttemptStarting(unfit, microbatches))
         if spare is None or not any(isinstance(effect, PromoteStandby) for effect in effects):
             self._execute(effects)

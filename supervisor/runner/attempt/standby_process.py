@@ -16,11 +16,12 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process, spawn
 from supervisor.host.processes.process_status import Exit, read_start_time
+from supervisor.host.processes.spawning import SpawnError, look_as_root
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
-from supervisor.runner.attempt.launching import launch_of
+from supervisor.runner.attempt.launching import launch_of, owner_ids
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, spawn_request
 
@@ -60,13 +61,13 @@ class StandbyProcess:
         """What it holds; None if that can't be read."""
         return resident_bytes(self.process.pid)
 
-    def why_unusable(self, directory: Path | None) -> str | None:
-        """Why it can't be the next attempt of a program that runs in `directory`; None: it can."""
+    def why_unusable(self, config: ProgramConfig) -> str | None:
+        """Why it can't be the next attempt of its program; None: it can."""
         if self.process.has_ended:
             return "it had ended"
         if not self.channel.has_received:
             return "it had only just started"
-        is_moved = _folder_id(directory) != self.folder_id
+        is_moved = _folder_id(config) != self.folder_id
         return "its working directory is another folder now" if is_moved else None
 
     def promote(
@@ -117,7 +118,7 @@ def start_standby(
         if cgroup is not None:
             undo.callback(cgroup.remove)
         stdio = replace(stdio, cgroup=cgroup)
-        folder_id = _folder_id(config.directory)
+        folder_id = _folder_id(config)
         request = spawn_request(config, services, launch, mark, stdio, OOM_SCORE, command=command)
         process = spawn(request, partial(on_exit, token))
         undo.pop_all()
@@ -140,10 +141,11 @@ def restore_priority(process: Process) -> None:
         asyncio.get_running_loop().call_later(ASK_AGAIN_S, restore_priority, process)
 
 
-def _folder_id(directory: Path | None) -> tuple[int, int] | None:
+def _folder_id(config: ProgramConfig) -> tuple[int, int] | None:
     """Which folder a program would be started in: a link may lead elsewhere by now. None: it can't be told."""
     try:
-        status = (directory or Path.cwd()).stat()
-    except OSError:
+        owner, directory = owner_ids(config), config.directory or Path.cwd()
+        status = look_as_root(None if owner is None else owner[0], config.name, directory, directory.stat)
+    except (OSError, SpawnError):
         return None
     return status.st_dev, status.st_ino

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
@@ -17,7 +18,7 @@ from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
-from supervisor.host.processes.spawning import SpawnError, find_command, require_script
+from supervisor.host.processes.spawning import SpawnError, find_command, look_as_root, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation
 from supervisor.protocol.wire import launch, messages
@@ -88,9 +89,10 @@ def spawn_request(
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
-    if command is None and (script := script_path(config)) is not None:
-        require_script(script, config.name)
     who = cached_credentials(config.user) if config.user else None
+    if command is None and (script := script_path(config)) is not None:
+        user = None if who is None else who.uid
+        look_as_root(user, config.name, script, partial(require_script, script, config.name))
     inherited = launch.without_launch_variables(services.environment)
     inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
     return SpawnRequest(

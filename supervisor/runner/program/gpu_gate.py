@@ -11,6 +11,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.gpus.verdict import GpuVerdict, judge_gpus
 from supervisor.host.gpu_guard.client import ANSWERS_WITHIN_S, HelperHangs
 from supervisor.host.processes import marks
+from supervisor.host.processes.process_status import LOOP_LIMIT_S
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.gpus.guard import GpuGuard, GpuLook
@@ -81,12 +82,15 @@ class GpuGate:
     def _judge(self, look: GpuLook, last_pid: int | None) -> GpuVerdict:
         if look.unusable is not None:
             return GpuVerdict(unusable_because=look.unusable)
-        state_dir, name = self._services.state_dir, self._config.name
         standby = self._standby.pid if self._standby is not None else None
         holders = {pid for gpu in look.gpus for pid in gpu.pids} - {standby}
-        mine = {pid for pid in holders if pid == last_pid or marks.is_of_program(marks.read_mark(pid), state_dir, name)}
+        mine = {pid for pid in holders if pid == last_pid or self._is_own(pid)}
         least = self._config.job.replicas_min if self._config.job is not None else None
         return judge_gpus(look.gpus, look.seen, visible_to(self._config.environment, os.environ), mine, least)
+
+    def _is_own(self, pid: int) -> bool:
+        mark = marks.read_mark(pid, LOOP_LIMIT_S)
+        return marks.is_of_program(mark, self._services.state_dir, self._config.name)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:

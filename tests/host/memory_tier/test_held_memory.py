@@ -4,17 +4,32 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from supervisor.host.memory_tier.held_memory import HeldMemory
+from tests.silent_mount import SilentMount
 
 pytestmark = pytest.mark.integration
 
+MAKE = """
+import fcntl, os, sys
+def memory(size=4096, written=None, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
+    descriptor = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    os.truncate(descriptor, size)
+    os.pwrite(descriptor, b"state".ljust(size if written is None else written), 0)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+"""
 OPENED = {
-    "memory": "os.memfd_create('x')",
+    "memory": "memory()",
+    "memory with holes": "memory(1 << 40, 4096)",
+    "memory that can shrink": "memory(seals=fcntl.F_SEAL_GROW)",
+    "memory that can grow": "memory(seals=fcntl.F_SEAL_SHRINK)",
     "a file": "os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)",
     "a deleted file": "(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), os.unlink(sys.argv[1]))[0]",
     "a file that only root can read": "os.open('/etc/shadow', os.O_PATH)",
@@ -32,7 +47,7 @@ def process(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int]]]:
 
     def start(what: str, user: int | None = None, *arguments: object) -> tuple[int, int]:
         become = "" if user is None else f"os.setresuid({user}, {user}, {user}); "
-        code = f"import os, sys; {become}print({OPENED[what]}, flush=True); sys.stdin.read()"
+        code = f"{MAKE}\n{become}print({OPENED[what]}, flush=True); sys.stdin.read()"
         command = [sys.executable, "-c", code, str(tmp_path / "file"), *map(str, arguments)]
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         started.append(subprocess.Popen(command, **streams))  # type: ignore[call-overload]
@@ -44,7 +59,7 @@ def process(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int]]]:
 
 
 def test_memory_stays_as_it_is_when_its_process_has_been_killed() -> None:
-    code = "import os; f = os.memfd_create('x'); os.write(f, b'state'); print(f, flush=True); input()"
+    code = f"{MAKE}\nprint(memory(5), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         held = HeldMemory(worker.pid, int(worker.stdout.readline()), None)
@@ -58,7 +73,7 @@ def test_memory_stays_as_it_is_when_its_process_has_been_killed() -> None:
     held.close()
 
 
-@pytest.mark.parametrize("what", [name for name in OPENED if name not in ("memory", "somebody else's memory")])
+@pytest.mark.parametrize("what", [name for name in OPENED if "memory" not in name])
 def test_what_is_no_memory_is_refused_without_being_opened(process: Callable[..., tuple[int, int]], what: str) -> None:
     named = process(what)
     before = len(os.listdir("/proc/self/fd"))
@@ -68,6 +83,52 @@ def test_what_is_no_memory_is_refused_without_being_opened(process: Callable[...
 
     assert refused.value.errno == errno.EPERM
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("memory with holes", "it has holes"),
+        ("memory that can shrink", "not sealed"),
+        ("memory that can grow", "not sealed"),
+    ],
+)
+def test_memory_that_would_cost_its_reader_is_refused(process: Callable[..., tuple[int, int]], what: str, why: str):
+    named = process(what)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match=why):
+        HeldMemory(*named, None)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.open(sys.argv[1], os.O_RDONLY), flush=True); sys.stdin.read()"
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    refusal: Future[None] = Future()
+
+    def look(pid: int, descriptor: int) -> None:
+        try:
+            HeldMemory(pid, descriptor, None)
+        except OSError as error:
+            refusal.set_exception(error)
+
+    with (
+        SilentMount(tmp_path / "mount") as mount,
+        subprocess.Popen([sys.executable, "-c", code, mount.file], **streams) as worker,  # type: ignore[call-overload]
+    ):
+        descriptor = int(worker.stdout.readline())
+        mount.answers_attributes = False
+        threading.Thread(target=look, args=(worker.pid, descriptor), daemon=True).start()
+        try:
+            with pytest.raises(OSError, match="not a file in memory"):
+                refusal.result(5.0)
+        finally:
+            worker.kill()
 
 
 def test_a_process_that_is_gone_has_none(process: Callable[..., tuple[int, int]]) -> None:

@@ -1,6 +1,7 @@
 """What a dead worker left in memory gets to the next one, and to nobody else. Real sockets, memory and processes."""
 
 import asyncio
+import fcntl
 import os
 import socket
 import subprocess
@@ -31,8 +32,9 @@ except (OSError, IndexError) as error:
 
 @pytest.fixture
 def held() -> Iterator[HeldMemory]:
-    descriptor = os.memfd_create("state")
+    descriptor = os.memfd_create("state", os.MFD_ALLOW_SEALING)
     os.write(descriptor, b"step 10")
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     it = HeldMemory(os.getpid(), descriptor, None)
     os.close(descriptor)
     yield it

@@ -1,5 +1,6 @@
 """What a dead worker left in memory becomes a checkpoint, or nothing at all. Real processes, memory and files."""
 
+import ctypes
 import os
 import subprocess
 import threading
@@ -209,6 +210,26 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp
     assert select_checkpoint(job.folder).step == 10
     assert job.committed == ["step-0000000010.a3"]
     job.held.close()
+
+
+PUNCH_HOLE_KEEP_SIZE = 3  # linux/falloc.h
+
+
+@pytest.mark.hostile
+def test_holes_that_its_user_makes_later_cost_nobody_memory(job: Job) -> None:
+    job.copy(10)
+    before = os.fstat(job.held.descriptor).st_blocks
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    assert libc.fallocate(job.file.descriptor, PUNCH_HOLE_KEEP_SIZE, 0, 4096) == 0
+
+    refused = job.salvage()
+
+    assert isinstance(refused, NotSalvaged)
+    assert "holes" in refused.text
+    assert refused.errno is None  # trying again is useless
+    assert os.fstat(job.held.descriptor).st_blocks == before - 8
+    assert job.committed == []
 
 
 @pytest.mark.hostile

@@ -1,15 +1,21 @@
 """Who bears a mark of ours, and who only has the number of one that did."""
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.host.processes import marks
+from supervisor.host.pipes.notify import NotifySocket
+from supervisor.host.processes import marks, process_status
 from tests.places import CHILDREN
+from tests.silent_mount import SilentMount
+from tests.system.harness import let_others_in
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -44,6 +50,63 @@ def test_one_that_replaces_its_program_is_found_at_every_moment(tmp_path: Path):
     finally:
         child.kill()
         child.wait()
+
+
+@contextlib.contextmanager
+def locked(folder: Path, user: int, environment: dict[str, str] | None = None) -> Iterator[int]:
+    """The pid of a process of that user whose environment can't be read."""
+    let_others_in(folder)
+    script = folder / "memory_locked.py"
+    script.write_bytes((CHILDREN / "memory_locked.py").read_bytes())
+    script.chmod(0o644)
+    with SilentMount(folder / "mount") as mount:
+        command = ["/usr/bin/python3", str(script), str(mount.file)]
+        with subprocess.Popen(command, user=user, env=environment or {}, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"locked\n"
+            waits_in = Path(f"/proc/{process.pid}/wchan")
+            wait_until(lambda: waits_in.read_text() not in ("", "0"), "it waits for its memory")
+            yield process.pid
+            process.kill()
+            mount.abort()
+
+
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_process_that_does_not_answer_keeps_nobody_from_the_others(marked: tuple[str, int], tmp_path: Path) -> None:
+    mark, pid = marked
+    with locked(tmp_path, 41001):
+        began = time.monotonic()
+        first = marks.processes_of_attempt(mark)
+        first_s, began = time.monotonic() - began, time.monotonic()
+        again = marks.processes_of_attempt(mark)
+        again_s = time.monotonic() - began
+
+    assert [process.pid for process in first] == [process.pid for process in again] == [pid]
+    assert process_status.ENVIRONMENT_LIMIT_S <= first_s < process_status.ENVIRONMENT_LIMIT_S + 2.0
+    assert again_s < 2.0
+    process_status._unanswered.clear()
+
+
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_who_sends_a_notification_and_does_not_answer_holds_the_loop_up_once(tmp_path: Path) -> None:
+    async def look(pid: int) -> list[float]:
+        (tmp_path / "p").mkdir()
+        notify, took_s = NotifySocket(tmp_path / "p", (41001, 41001), "mark", print, print), list[float]()
+        for _ in range(3):
+            began = time.monotonic()
+            assert not notify._is_ours(pid, 41001)
+            took_s.append(time.monotonic() - began)
+        notify.close()
+        return took_s
+
+    with locked(tmp_path, 41001) as pid:
+        first, *others = asyncio.run(look(pid))
+
+    assert first < 2 * process_status.LOOP_LIMIT_S
+    assert max(others) < 0.1
+    process_status._unanswered.clear()
 
 
 def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], monkeypatch: pytest.MonkeyPatch):
