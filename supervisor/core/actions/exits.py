@@ -87,7 +87,7 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
 
 
 def _launch_after_outside_stop(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """Starts again, as the host is still there: at once after a checkpoint or the first time, later each time after that.
+    """Starts again, as the host is still there: at once after a checkpoint or the first time, then later each time.
 
     A notice may hold for days, and who stops the worker need not be the host. It counts against no budget.
     """

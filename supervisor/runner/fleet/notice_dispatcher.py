@@ -204,11 +204,12 @@ class NoticeDispatcher:
     async def _acknowledge(self, source: NoticeSource, id: str) -> None:
         """Waits until no job has anything to lose, then tells the provider.
 
-        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows.
+        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows. While one
+        job is waited for, another may begin to train, so all are looked at again after each wait.
         """
-        for runner in list(self._runners.values()):
+        while (runner := next(filter(_may_lose, self._runners.values()), None)) is not None:
             await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
-            await runner.wait_until(partial(_has_nothing_to_lose, runner))
+            await runner.wait_until(partial(_loses_nothing, runner))
         try:
             await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - the host goes away anyway, only later
@@ -282,5 +283,12 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
     return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
 
 
-def _has_nothing_to_lose(runner: Runner) -> bool | None:
-    return notice_plan.has_nothing_to_lose(runner.facts) or None
+def _loses_nothing(runner: Runner) -> bool | None:
+    return None if _may_lose(runner) else True
+
+
+def _may_lose(runner: Runner) -> bool:
+    """Whether something of a job would be lost if the host went now; also what a dead worker left in memory counts."""
+    is_writing = runner.memory is not None and runner.memory.is_writing
+    is_settled = runner.takeover.is_adoption_settled
+    return is_writing or not (is_settled and notice_plan.has_nothing_to_lose(runner.facts))

@@ -12,6 +12,7 @@ import pytest
 from supervisor.config import load_config
 from supervisor.core.notices.active import ActiveNotices, RememberedNotice
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.notices.source import NoticeSink, read_clocks
 from supervisor.host.notices.store import NoticeStore
@@ -128,6 +129,29 @@ async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left
     assert runner.state is not State.BACKOFF
     report(sink)
     assert runner.facts.notice is None
+    await notices.stop_watching()
+
+
+@pytest.mark.integration
+async def test_provider_is_not_acknowledged_while_a_job_trains_that_began_to_after_the_notice(
+    tmp_path: Path, programs: Callable[..., Programs]
+):
+    text = job("first", tmp_path, "autostart = false", STEPS=1_000_000, EVERY=1_000_000)
+    made = programs(text + job("second", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
+    notices, sink = await listen(made.runners, provider := Provider())
+    await made.start_all()
+    await training(made, "second")
+    report(sink, raw_notice())
+
+    made.runners["first"].post(events.StartRequested())
+    await training(made, "first")
+    second = made.runners["second"]
+    second.post(events.StopRequested())
+    await asyncio.wait_for(second.until_gone(), PATIENCE_S)
+
+    await stays_async(lambda: not provider.acknowledged.is_set(), "the host may not go while it trains", 0.5)
+    made.runners["first"].post(events.StopRequested())
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     await notices.stop_watching()
 
 

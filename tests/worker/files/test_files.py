@@ -558,7 +558,7 @@ def test_save_before_a_stop_is_tried_again(
     monkeypatch.setattr(scheduler, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"))
     daemon.send(Go(1, restore=None))
-    with pytest.raises(SystemExit) as leaving, FilesRun(files := Fails()) as run:
+    with pytest.raises(SystemExit) as leaving, FilesRun(Fails()) as run:
         if by == "flush":
             daemon.send(Flush(1, id=4, reason="notice", then=Then.STOP))
         else:
