@@ -213,6 +213,22 @@ async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
     await notices.stop_watching()
 
 
+async def test_host_that_was_suspended_plans_for_an_earlier_deadline(tmp_path: Path, programs: Callable[..., Programs]):
+    """The monotonic clock stood still, and the provider's did not."""
+    made = programs(job("count", tmp_path, "autostart = false"))
+    notices, sink = await listen(made.runners, Provider())
+    runner, raw, now = made.runners["count"], raw_notice(), read_clocks()
+    report(sink, raw, now=now)
+
+    report(sink, raw, now=replace(now, asleep_s=now.asleep_s + 600.0))
+
+    assert runner.facts.notice is not None
+    assert runner.facts.notice.deadline_at == pytest.approx(now.monotonic_at + HOUR_S - 600.0, abs=0.1)
+    report(sink, raw, now=replace(now, asleep_s=now.asleep_s + 600.0))
+    assert runner.facts.notice.deadline_at == pytest.approx(now.monotonic_at + HOUR_S - 600.0, abs=0.1), "once"
+    await notices.stop_watching()
+
+
 async def test_restored_notice_holds_until_all_endpoints_of_its_source_have_answered(
     tmp_path: Path, programs: Callable[..., Programs]
 ):
