@@ -1,7 +1,7 @@
 """A file system in user space whose server stops to answer: what a dead NFS or FUSE mount is for a program. Needs root.
 
 It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one file, `file`, that can be opened; a read
-gets no answer until its process is killed.
+gets no answer until its process is killed, or not even then.
 """
 
 import ctypes
@@ -20,10 +20,14 @@ SIZE = 1 << 20
 
 
 class SilentMount:
-    """Mounted at `at` while in use. `file` is the one that nobody can read."""
+    """Mounted at `at` while in use. `file` is the one that nobody can read.
 
-    def __init__(self, at: Path) -> None:
+    `holds_killed`: who reads it can't even be killed while it is mounted (state D).
+    """
+
+    def __init__(self, at: Path, *, holds_killed: bool = False) -> None:
         self.at = at
+        self._holds_killed = holds_killed
         self.file = at / "file"
         self._device = -1
 
@@ -52,7 +56,7 @@ class SilentMount:
                     continue
                 return
             _, opcode, unique, node, *_ = _HEADER.unpack_from(request)
-            if opcode in (READ, FORGET, BATCH_FORGET):
+            if opcode in (READ, FORGET, BATCH_FORGET) or (opcode == INTERRUPT and self._holds_killed):
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)
