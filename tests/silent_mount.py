@@ -4,6 +4,7 @@ It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one 
 gets no answer until its process is killed, or not even then.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -30,6 +31,7 @@ class SilentMount:
         self._holds_killed = holds_killed
         self.file = at / "file"
         self._device = -1
+        self._unanswered: list[int] = []  # reads of processes that may not even be killed
 
     def __enter__(self) -> "SilentMount":
         self.at.mkdir(parents=True, exist_ok=True)
@@ -44,6 +46,9 @@ class SilentMount:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for unique in self._unanswered:
+            with contextlib.suppress(OSError):
+                os.write(self._device, struct.pack("=IiQ", 16, -errno.EIO, unique))
         subprocess.run(["umount", "-l", str(self.at)], check=False)
         os.close(self._device)  # ends the reads that wait
 
@@ -56,6 +61,8 @@ class SilentMount:
                     continue
                 return
             _, opcode, unique, node, *_ = _HEADER.unpack_from(request)
+            if opcode == READ and self._holds_killed:
+                self._unanswered.append(unique)
             if opcode in (READ, FORGET, BATCH_FORGET) or (opcode == INTERRUPT and self._holds_killed):
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
