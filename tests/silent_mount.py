@@ -1,9 +1,11 @@
 """A file system in user space whose server stops to answer: what a dead NFS or FUSE mount is for a program. Needs root.
 
 It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one file, `file`, that can be opened; a read
-gets no answer until its process is killed. Nor does any other look at it, once `answers_attributes` is false.
+gets no answer until its process is killed, or not even then. Nor does any other look at it, once `answers_attributes`
+is false.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -20,13 +22,18 @@ SIZE = 1 << 20
 
 
 class SilentMount:
-    """Mounted at `at` while in use. `file` is the one that nobody can read."""
+    """Mounted at `at` while in use. `file` is the one that nobody can read.
 
-    def __init__(self, at: Path) -> None:
+    `holds_killed`: who reads it can't even be killed while it is mounted (state D).
+    """
+
+    def __init__(self, at: Path, *, holds_killed: bool = False) -> None:
         self.at = at
+        self._holds_killed = holds_killed
         self.file = at / "file"
         self.answers_attributes = True
         self._device = -1
+        self._unanswered: list[int] = []  # reads of processes that may not even be killed
 
     def __enter__(self) -> "SilentMount":
         self.at.mkdir(parents=True, exist_ok=True)
@@ -41,6 +48,9 @@ class SilentMount:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for unique in self._unanswered:
+            with contextlib.suppress(OSError):
+                os.write(self._device, struct.pack("=IiQ", 16, -errno.EIO, unique))
         self.abort()
         subprocess.run(["umount", "-l", str(self.at)], check=False)
         os.close(self._device)
@@ -58,8 +68,11 @@ class SilentMount:
                     continue
                 return
             _, opcode, unique, node, *_ = _HEADER.unpack_from(request)
+            if opcode == READ and self._holds_killed:
+                self._unanswered.append(unique)
             is_silent = opcode in (GETATTR, LOOKUP) and not self.answers_attributes
-            if is_silent or opcode in (READ, FORGET, BATCH_FORGET):
+            is_held = opcode == INTERRUPT and self._holds_killed
+            if is_silent or is_held or opcode in (READ, FORGET, BATCH_FORGET):
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)

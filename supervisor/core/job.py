@@ -111,7 +111,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   launching.worker_met),
     (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   launching.restore_begun),
     (events.StartPathsSeen,      (BACKOFF,),                              storage_waits.start_paths_seen),
-    (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), launching.training_restored),
+    (events.TrainingRestored,    (*LAUNCHED, ADOPTING),                   launching.training_restored),
 
     # --- training ---
     (events.StepsDone,           (STARTING,),                             launching.first_step),

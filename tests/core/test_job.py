@@ -90,7 +90,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.StartPathsSeen: ALL - {State.BACKOFF},
     events.WorkerMet: WITHOUT_PROCESS,
     events.RestoreBegun: WITHOUT_PROCESS,
-    events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
+    events.TrainingRestored: WITHOUT_PROCESS,
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),
     events.CheckpointMirrored: frozenset(),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -213,6 +214,25 @@ def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_pa
     ) as daemon:
         daemon.until_step("pair", 3, START_S)
         os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
+        daemon.until_state("pair", "SUCCEEDED", patience_s=2 * START_S)
+        first, second = sorted(daemon.call("history", name="pair")["attempts"], key=lambda attempt: attempt["attempt"])
+
+    assert second["from_step"] == first["to_step"] >= 3
+    assert ends(tmp_path) == ends(whole)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_stop_that_can_not_be_saved_at_once_is_saved_a_moment_later(tmp_path: Path, whole: Path, told: int) -> None:
+    (tmp_path / "limit").write_text(json.dumps([0, 1]))
+    with Daemon(
+        tmp_path, program(tmp_path, 2, "save_shards=never\n", every=10 * STEPS, PAUSE="0.1"), forks_workers=True
+    ) as daemon:
+        daemon.until_step("pair", 3, START_S)
+        chief = int((tmp_path / "pid-0").read_text())
+        os.kill(int((tmp_path / f"pid-{told}").read_text()), signal.SIGTERM)
+        daemon.until(lambda: daemon.events("checkpoint.not_saved"), "the first try fails")
+        (tmp_path / "limit").unlink()  # the next attempt has none
+        resource.prlimit(chief, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         daemon.until_state("pair", "SUCCEEDED", patience_s=2 * START_S)
         first, second = sorted(daemon.call("history", name="pair")["attempts"], key=lambda attempt: attempt["attempt"])
 

@@ -8,6 +8,7 @@ thread writes into the pipe, and threads don't survive a fork: a data loader for
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,7 +266,8 @@ class WorkerChannel:
                 if not self._sent.has_restored:
                     self._unserved_orders.append(message)
                 self.send_message(Flushing(self.attempt, message.id, self._requests.step))
-                self._requests.add_save_request(SaveRequest((message.id,), stop=message.then is Then.STOP))
+                deadline_at = None if message.deadline_s is None else time.monotonic() + message.deadline_s
+                self._requests.add_save_request(SaveRequest((message.id,), message.then is Then.STOP, deadline_at))
             case Export():
                 self._on_export(message)
             case Mirrored():

@@ -1,15 +1,24 @@
 """Flushes, stops and exports that were requested and are not served yet."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
+
+SIGNAL_S = (
+    5.0  # for the save after a signal, which names no limit: half of what stopwaitsecs and docker give by default
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """A save at the next step boundary: the flush ids that it answers, and whether to stop afterwards."""
+    """A save at the next step boundary: the flush ids that it answers, and whether to stop afterwards.
+
+    `deadline_at`: no try to save begins after that (monotonic seconds); None: there is no limit.
+    """
 
     flushes: tuple[int, ...] = ()
     stop: bool = False
+    deadline_at: float | None = None
 
 
 class PendingRequests:
@@ -43,7 +52,7 @@ class PendingRequests:
 
     def add_stop_request(self) -> None:
         """Requests a save and a stop, as a signal does."""
-        self.add_save_request(SaveRequest(stop=True))
+        self.add_save_request(SaveRequest(stop=True, deadline_at=time.monotonic() + SIGNAL_S))
 
     def mark_answered(self, flushes: tuple[int, ...]) -> None:
         """The outcome of these flushes was reported."""
@@ -66,6 +75,9 @@ class PendingRequests:
             requests.append(self._save_requests.popleft())
         if not requests:
             return None
+        limits = [request.deadline_at for request in requests if request.stop and request.deadline_at is not None]
         return SaveRequest(
-            tuple(id for request in requests for id in request.flushes), any(request.stop for request in requests)
+            tuple(id for request in requests for id in request.flushes),
+            any(request.stop for request in requests),
+            min(limits, default=None),
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,7 @@ from worker.devices.tensorflow_conditions import replica_count
 from worker.internals.tensorflow_internals import CAN_WAIT_FOR_TEXTS
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
+from worker.process.requests import SIGNAL_S
 from worker.run import own_folders
 from worker.run.gang_restore import GangRestore
 from worker.run.rank_reports import NO_CHECKPOINT, NewestCheckpoint, RankReports
@@ -43,8 +45,16 @@ from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
 
-_TRIES_ALONE = 2  # how a save that could not be divided ended: the chief tries again, without the others' shares
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
+
+
+class _Follows(IntEnum):
+    """What all workers do after a try to save before a stop, as the chief says."""
+
+    STOP = 0  # it is saved
+    FAILED = 1  # they stop without it
+    SAVE_NOW = 2  # it could not be divided: once more, without the others' shares
+    SAVE_LATER = 3  # once more, after a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ class GangCheckpoints(RunCheckpoints):
         self._gang_restore = GangRestore(gang, attempt, state)
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
+        self._stop_by: float | None = None  # no try to save begins after that, once this worker was told to stop
         self._reports = RankReports(gang, attempt)
         self._link: SaveLink | None = None
         self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
@@ -158,22 +169,37 @@ class GangCheckpoints(RunCheckpoints):
         self._next = step + agreed.next_in
         if not agreed.saves:
             return
-        here, was_divided = boundary(), self._is_divided()
-        error = self._save_together(agreed, here, beside=not agreed.stops)
         if not agreed.stops:
+            self._save_together(agreed, boundary(), self._pop_flushes(), beside=True)
             return
-        tries_alone = error is not None and was_divided and not self._is_divided()
-        # nobody exits before the commit
-        outcome = self._gang.from_chief([int(error is not None) + int(tries_alone)])[0]
-        if outcome == _TRIES_ALONE:
-            error = self._save_together(agreed, here, beside=False)
-            outcome = self._gang.from_chief([int(error is not None)])[0]
-        failed = outcome > 0
+        error, is_failed = self._save_before_stop(agreed, boundary())  # nobody exits before the commit
         self._allow_exits()
-        self._reports.report_stop(step, self._newest(), failed)
+        self._reports.report_stop(step, self._newest(), is_failed)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
+
+    def _save_before_stop(self, agreed: _Agreement, here: StepBoundary) -> tuple[str | None, bool]:
+        """The save before a stop, with several tries that the chief decides on, as waiting loses nothing.
+
+        Returns this worker's error, and whether the chief has failed.
+        """
+        pauses, flushes = list(LAST_SAVE_PAUSES_S), self._pop_flushes()
+        deadline_at = self._stop_by if self._stop_by is not None else time.monotonic() + SIGNAL_S
+        while True:
+            was_divided = self._is_divided()
+            error = self._save_together(agreed, here, flushes, beside=False)
+            tries_alone = error is not None and was_divided and not self._is_divided()
+            is_in_time = bool(pauses) and self._writer is not None and time.monotonic() + pauses[0] < deadline_at
+            follows = _Follows.STOP if error is None else _Follows.FAILED
+            if error is not None and (tries_alone or is_in_time):
+                follows = _Follows.SAVE_NOW if tries_alone else _Follows.SAVE_LATER
+            follows = _Follows(self._gang.from_chief([follows])[0])
+            if follows in (_Follows.STOP, _Follows.FAILED):
+                return error, follows is _Follows.FAILED
+            if follows is _Follows.SAVE_LATER:
+                time.sleep(pauses.pop(0))
+            agreed = replace(agreed, held=False)  # what was in flight for this step has failed
 
     def _is_divided(self) -> bool:
         """Whether the next save may be one of which each worker writes its share; of the chief's writer."""
@@ -181,9 +207,11 @@ class GangCheckpoints(RunCheckpoints):
 
     def save_final(self, boundary: StepBoundary) -> None:
         """Saves the end of training together; the chief tries several times."""
+        flushes: tuple[int, ...] = ()
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
             agreed = self._agree_on_save(boundary.step, last=True)
-            error = self._save_together(agreed, boundary, beside=False)
+            flushes += self._pop_flushes()
+            error = self._save_together(agreed, boundary, flushes, beside=False)
             if not self._gang.from_chief([int(error is not None and self._writer is not None)])[0]:
                 self._allow_exits()
                 self._reports.report_stop(boundary.step, self._newest(), failed=False)
@@ -198,6 +226,8 @@ class GangCheckpoints(RunCheckpoints):
     def _agree_on_save(self, step: int, last: bool) -> _Agreement:
         gang, requests = self._gang, self._attempt.requests
         asked = requests.pop_save_request()
+        if asked is not None and asked.stop:
+            self._stop_by = asked.deadline_at
         if asked is not None and asked.flushes:
             self._reports.add_flushes(step, asked.flushes)
         wants, stops = asked is not None or last, asked is not None and asked.stop
@@ -234,9 +264,14 @@ class GangCheckpoints(RunCheckpoints):
             return NO_CHECKPOINT
         return NewestCheckpoint(name.step, name.attempt, self._last.size_bytes)
 
-    def _save_together(self, agreed: _Agreement, boundary: StepBoundary, beside: bool) -> str | None:
+    def _pop_flushes(self) -> tuple[int, ...]:
+        """Those that the chief's next save answers; a member keeps its own until the chief has committed."""
+        return self._reports.pop_flushes() if self._gang.is_chief else ()
+
+    def _save_together(
+        self, agreed: _Agreement, boundary: StepBoundary, flushes: tuple[int, ...], beside: bool
+    ) -> str | None:
         """The chief saves, with every worker's part. Returns the error, if there is one by now."""
-        flushes = self._reports.pop_flushes() if self._gang.is_chief else ()
         if agreed.held:
             return self._report_held(boundary.step, flushes)
         boundary = replace(boundary, position=self._gang.merge_shares(boundary.position))

@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from supervisor.protocol.wire.exits import WorkerExit
@@ -13,6 +14,7 @@ from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
+from worker.process.requests import SaveRequest
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
@@ -157,24 +159,36 @@ class SaveScheduler(Generic[F, T]):
             elif self._memory is not None:
                 self.stalled_s += self._memory.on_step_boundary(boundary)
             return
-        error = self._save_step(boundary(), request.flushes, beside=not request.stop)
         if not request.stop:
+            self._save_step(boundary(), request.flushes, beside=True)
             return
+        error = self._save_before_exit(boundary(), request)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
 
     def save_final(self, boundary: F) -> None:
         """Saves the end of training, with several tries; exits with SAVE_FAILED if none succeeds."""
-        request = self._attempt.requests.pop_save_request()
-        flushes = request.flushes if request is not None else ()
-        for pause_s in (*LAST_SAVE_PAUSES_S, None):
-            error = self._save_step(boundary, flushes, beside=False)
-            if error is None or self._writer is None:
-                return
-            if pause_s is not None:
-                time.sleep(pause_s)
-        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
+        request = self._attempt.requests.pop_save_request() or SaveRequest()
+        error = self._save_before_exit(boundary, replace(request, deadline_at=None))
+        if error is not None and self._writer is not None:
+            self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
+
+    def _save_before_exit(self, boundary: F, request: SaveRequest) -> str | None:
+        """Saves while training waits, with several tries, as waiting loses nothing. Returns the last error.
+
+        Gives up early enough to say so itself: before the request's deadline, and if it is told to stop once more.
+        """
+        error = self._save_step(boundary, request.flushes, beside=False)
+        for pause_s in LAST_SAVE_PAUSES_S:
+            is_late = request.deadline_at is not None and time.monotonic() + pause_s >= request.deadline_at
+            if error is None or self._writer is None or is_late:
+                break
+            time.sleep(pause_s)
+            if request.stop and self._attempt.requests.has_save_request:
+                break
+            error = self._save_step(boundary, request.flushes, beside=False)
+        return error
 
     def settle(self) -> None:
         """Waits for the save in flight."""

@@ -126,6 +126,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
 def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Without an answer, a worker that does steps is supervised like any other, and one that does nothing is ended."""
     if facts.current.made_progress or facts.current.done_reported:
+        _skip_flush_ids(facts, now)
         enter_running(facts, now)
         return _go_on_training(facts, now)
     if _is_unneeded(facts):
@@ -233,6 +234,16 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
     exit_ = explain(facts, WorkerExited(facts.attempt, event.code, None, event.oom))
     cause, text = classify_exit(facts, exit_)
     return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
+
+
+def _skip_flush_ids(facts: ProgramFacts, now: float) -> None:
+    """Counts flushes on from a number that no earlier daemon has reached, as the worker has not said how far they came.
+
+    Once it answers it repeats its newest commit, with the flushes that this answered: with the same number again, a
+    flush of this daemon would count as done that has not begun. The clock grows from daemon to daemon while a worker
+    lives, and no daemon asks for a flush a millisecond.
+    """
+    facts.flushes_requested = max(facts.flushes_requested, int(now * 1000))
 
 
 def _begin_only_once(facts: ProgramFacts) -> None:

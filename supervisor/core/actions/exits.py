@@ -70,6 +70,8 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
         return [record]
     if facts.current.start_afresh:
         return [record, *persist_hang_history(facts), *start_with_full_budgets(facts, now)]
+    if cause is Cause.PREEMPTION and facts.current.decided_end is None:
+        return [record, *_launch_after_outside_stop(facts, text, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it stopped, or the host may stay
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
@@ -82,6 +84,23 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
         text = f"{text}; {blamed}"
         record = RecordEnd(facts.attempt, cause, text, unsaved)
     return [record, *persist_hang_history(facts), *_follow_job(facts, event, cause, text, now)]
+
+
+def _launch_after_outside_stop(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Starts again, as the host is still there: at once after a checkpoint or the first time, then later each time.
+
+    A notice may hold for days, and who stops the worker need not be the host. It counts against no budget.
+    """
+    failures = facts.failures
+    if facts.current.saved_step is not None:
+        return launch(facts, now)
+    failures.deaths_without_progress += 1
+    pause = restart.backoff_s(failures.deaths_without_progress - 1, f"{facts.policy.name}:{facts.attempt}")
+    if pause <= 0:
+        return launch(facts, now)
+    facts.reason = text
+    enter(facts, State.BACKOFF, now + pause)
+    return []
 
 
 def _has_outlived(facts: ProgramFacts, now: float) -> bool:

@@ -14,7 +14,7 @@ from supervisor.core.program.events import (
     RunTakenOver,
 )
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.core.program.notice_plan import stop_cause
+from supervisor.core.program.notice_plan import last_flush_ends_at, stop_cause
 from supervisor.protocol.wire.messages import Then
 
 
@@ -84,9 +84,12 @@ def flush_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
         return []
     if facts.current.flush is not None and not facts.current.flush.committed:
         cause = facts.current.decided_end[0] if facts.current.decided_end else Cause.STOPPED
-        limit = f"{facts.policy.flush_timeout:g} s (flush_timeout)"
-        facts.current.decided_end = (cause, f"no checkpoint within {limit}")
-        facts.current.flush_failure = f"no checkpoint came within {limit}"
+        ends_at = facts.current.flush.requested_at + facts.policy.flush_timeout
+        limit = f"within {facts.policy.flush_timeout:g} s (flush_timeout)"
+        if (last_flush_ends_at(facts) or 0.0) > ends_at:
+            limit = "before the deadline of the notice"
+        facts.current.decided_end = (cause, f"no checkpoint {limit}")
+        facts.current.flush_failure = f"no checkpoint came {limit}"
     return terminate(facts, event, now)
 
 

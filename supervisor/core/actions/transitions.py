@@ -194,10 +194,16 @@ def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> E
 
 
 def flushing_deadline(facts: ProgramFacts, now: float) -> float:
-    """The one deadline of FLUSHING: flush_timeout, or the last flush before the host goes is due."""
+    """The one deadline of FLUSHING: flush_timeout, or the last flush before the host goes is due.
+
+    The last flush itself is waited for until the host may be gone, as long as it was planned to take (its step may be
+    longer than flush_timeout): to end the worker earlier would save nothing.
+    """
     flush = facts.current.flush
     ends_at = (now if flush is None else flush.requested_at) + facts.policy.flush_timeout
-    last_at = notice_plan.last_flush_at(facts) if flush is not None and flush.then is Then.GO_ON else None
+    if flush is not None and flush.then is Then.STOP:
+        return max(ends_at, notice_plan.last_flush_ends_at(facts) or ends_at)
+    last_at = notice_plan.last_flush_at(facts) if flush is not None else None
     return ends_at if last_at is None else min(ends_at, last_at)
 
 

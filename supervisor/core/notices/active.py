@@ -6,7 +6,8 @@ Sources report what they see, again and again, and remember nothing. All compari
    before is the same notice, with the id of its first report, even if the provider's id contains a time that has moved
    since. Only when its deadline has passed and another id is reported in its slot, it is a second event.
 2. The deadline is converted to this host's monotonic clock once. The same words later keep it, whatever the wall clock
-   did meanwhile. Other words move it: in both directions if the source can withdraw the notice, else only to earlier,
+   did meanwhile; only while the host is suspended that clock stands still, so that the time asleep is subtracted
+   (`host_slept`). Other words move it: in both directions if the source can withdraw the notice, else only to earlier,
    because some sources name a later time at every poll.
 3. A slot that is missing from a report was withdrawn, if its source can withdraw notices; a final notice holds until it
    expires. Nothing is withdrawn that may be in a part of the answer that could not be parsed.
@@ -27,6 +28,7 @@ from enum import StrEnum
 
 from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport, RawNotice
 
+SLEPT_S = 0.5  # the clocks that tell how long the host was suspended are read one after the other
 TOLERANCE_S = 0.5  # wall time is converted to monotonic time at each report, so an unchanged deadline varies a little
 
 NoticeKey = tuple[str, str]  # source, id
@@ -146,6 +148,19 @@ class ActiveNotices:
         for key in keys:
             self._expired[key] = self._active.pop(key)
         return [NoticeChange(NoticeChangeKind.EXPIRED, self._expired[key].notice) for key in keys]
+
+    def host_slept(self, slept_s: float) -> list[NoticeChange]:
+        """The host was suspended for so long, in which no clock of ours ran: every deadline is that much nearer."""
+        for notices in (self._active, self._expired):
+            for key, active in notices.items():
+                notices[key] = replace(
+                    active, notice=active.notice.moved(-slept_s), received_at=active.received_at - slept_s
+                )
+        return [
+            NoticeChange(NoticeChangeKind.CHANGED, active.notice)
+            for active in self._active.values()
+            if active.notice.deadline_at is not None
+        ]
 
     def next_expiry_at(self) -> float | None:
         """When `expire` has something to do (monotonic seconds)."""

@@ -4,7 +4,7 @@ A source reports raw notices: what its provider says at this moment, in the prov
 known after comparing the reports of a source with each other (`active.py`), with its deadline on this host's own clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -45,13 +45,21 @@ class Notice:
     text: str
     deadline_wall_at: float | None = None
 
+    def moved(self, by_s: float) -> "Notice":
+        """The same with a later deadline, or an earlier one, if it has one."""
+        return self if self.deadline_at is None else replace(self, deadline_at=self.deadline_at + by_s)
+
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """One moment on both clocks. `monotonic_at`: seconds; `wall_at`: aware."""
+    """One moment on both clocks. `monotonic_at`: seconds; `wall_at`: aware.
+
+    `asleep_s`: how long the host has been suspended since its boot, which the monotonic clock leaves out.
+    """
 
     monotonic_at: float
     wall_at: datetime
+    asleep_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

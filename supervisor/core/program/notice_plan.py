@@ -119,6 +119,14 @@ def last_flush_at(facts: ProgramFacts) -> float | None:
     return latest_flush_at(end, wait_for_step_s(facts), save, facts.policy.notice_margin, upload_s)
 
 
+def last_flush_ends_at(facts: ProgramFacts) -> float | None:
+    """Until when the last flush, which was requested, may take (monotonic seconds): until the host may be gone.
+
+    None if it was not requested.
+    """
+    return host_gone_at(facts) if facts.current.last_flush_requested else None
+
+
 def early_flush_at(facts: ProgramFacts) -> float | None:
     """When one more checkpoint is due (monotonic seconds), because a long pause may begin before the last flush.
 
@@ -148,7 +156,9 @@ def flush_due_at(facts: ProgramFacts, now: float) -> float | None:
 def flush_limit_s(facts: ProgramFacts, now: float) -> float:
     """Seconds that the worker is given for a flush that is requested now."""
     limit, end = facts.policy.flush_timeout, host_gone_at(facts)
-    return limit if end is None or end <= now else min(limit, end - now)
+    if end is None or end <= now:
+        return limit
+    return end - now if facts.current.last_flush_requested else min(limit, end - now)
 
 
 def no_start_before(facts: ProgramFacts, now: float) -> float | None:

@@ -37,4 +37,5 @@ class NoticeSource(Protocol):
 
 def read_clocks() -> ClockReading:
     """The present moment."""
-    return ClockReading(time.monotonic(), datetime.now(UTC))
+    now = time.monotonic()
+    return ClockReading(now, datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME) - now)

@@ -1,6 +1,7 @@
 """Stores the notices for the next daemon of this boot, in a small file in runtime_dir.
 
 Its times are monotonic, so they are valid for one boot only, and so are the notices: a file of another boot is ignored.
+Beside them stands how long the host had been suspended by then, which that clock leaves out.
 It is replaced atomically but not synced, because it has to survive the daemon and not the host. So it is also replaced
 where a later version wrote it: what still holds is reported again by its source.
 
@@ -8,11 +9,12 @@ Format 1 had `version` for `format`, the fields of a notice beside `received_at`
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.notices.active import RememberedNotice
+from supervisor.core.notices.active import SLEPT_S, RememberedNotice
+from supervisor.host.notices.source import read_clocks
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.formats import NewerFormat, check_format
 from supervisor.protocol.wire.codec import decode_record, encode_record, parse_object
@@ -27,6 +29,7 @@ class _StoredNotices:
     boot_id: str
     notices: tuple[RememberedNotice, ...]
     format: int = FORMAT
+    asleep_s: float | None = None
 
 
 class NoticeStoreError(Exception):
@@ -50,7 +53,7 @@ class NoticeStore:
         except OSError as error:
             raise NoticeStoreError(f"cannot read {self._path}: {error.strerror}") from error
         try:
-            return decode(content, self._boot)
+            return decode(content, self._boot, read_clocks().asleep_s)
         except (ValueError, NewerFormat) as error:
             raise NoticeStoreError(f"cannot use {self._path}: {error}") from error
 
@@ -61,19 +64,19 @@ class NoticeStore:
         new = self._path.with_name(f".{NAME}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(encode(notices, self._boot))
+            new.write_bytes(encode(notices, self._boot, read_clocks().asleep_s))
             new.replace(self._path)
         except (OSError, ValueError) as error:  # the second: a number that is not finite
             raise NoticeStoreError(f"cannot write {self._path}: {getattr(error, 'strerror', error)}") from error
 
 
-def encode(notices: Iterable[RememberedNotice], boot: str) -> bytes:
-    """The file's content."""
-    return encode_record(_StoredNotices(boot, tuple(notices))).encode()
+def encode(notices: Iterable[RememberedNotice], boot: str, asleep_s: float | None = None) -> bytes:
+    """The file's content. `asleep_s`: as in ClockReading."""
+    return encode_record(_StoredNotices(boot, tuple(notices), asleep_s=asleep_s)).encode()
 
 
-def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
-    """The notices stored in the boot `boot`; none if the file is of another one.
+def decode(content: bytes, boot: str | None, asleep_s: float | None = None) -> list[RememberedNotice]:
+    """The notices stored in the boot `boot`; none if the file is of another one. `asleep_s`: by now.
 
     Raises ValueError, which says why, and NewerFormat.
     """
@@ -83,7 +86,17 @@ def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
     if check_format(fields, FORMAT, NAME) == 1:
         fields = _from_format_1(fields)
     stored = decode_record(fields, _StoredNotices, NAME)
-    return [] if boot is None or stored.boot_id != boot else list(stored.notices)
+    if boot is None or stored.boot_id != boot:
+        return []
+    if asleep_s is None or stored.asleep_s is None:
+        return list(stored.notices)
+    slept_s = asleep_s - stored.asleep_s
+    if slept_s <= SLEPT_S:
+        return list(stored.notices)
+    return [
+        replace(notice, notice=notice.notice.moved(-slept_s), received_at=notice.received_at - slept_s)
+        for notice in stored.notices
+    ]
 
 
 def _from_format_1(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from supervisor.core.notices.active import (
+    SLEPT_S,
     ActiveNotice,
     ActiveNotices,
     NoticeChange,
@@ -23,12 +24,13 @@ from supervisor.core.notices.active import (
 )
 from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport
 from supervisor.core.program import events, notice_plan
-from supervisor.host.notices.source import NoticeSource
+from supervisor.host.notices.source import NoticeSource, read_clocks
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
+CHECK_SLEEP_S = 5.0  # how often it is checked, while a notice with a time holds, whether the host was suspended
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
 ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
 log = structlog.get_logger()
@@ -70,6 +72,7 @@ class NoticeDispatcher:
         self._acknowledgements: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._settle_timers: dict[str, asyncio.TimerHandle] = {}  # by source
         self._expiry_timer: asyncio.TimerHandle | None = None
+        self._asleep_s = read_clocks().asleep_s
 
     # --- for status and metrics ---------------------------------------------------------------------------------------
 
@@ -131,6 +134,7 @@ class NoticeDispatcher:
 
     def on_report(self, source: str, endpoint: str, report: NoticeReport, now: ClockReading) -> None:
         """A source reports everything that one of its endpoints says; usually nothing has changed."""
+        self._note_sleep(now.asleep_s)
         self._apply_changes(self._notices.update(source, endpoint, report, now))
         for notice in self._notices.confirmed(source):
             self._acknowledge_when_safe(notice)
@@ -162,8 +166,17 @@ class NoticeDispatcher:
             self._apply_changes(self._notices.withdraw_unconfirmed(source))
 
     def _expire(self) -> None:
+        self._note_sleep(read_clocks().asleep_s)
         self._apply_changes(self._notices.expire(self._loop.time()))
         self._arm_expiry()
+
+    def _note_sleep(self, asleep_s: float) -> None:
+        """Moves the deadlines if the host was suspended since the last look."""
+        slept_s = asleep_s - self._asleep_s
+        if slept_s > SLEPT_S:
+            self._asleep_s = asleep_s
+            log.warning("host.slept", slept_s=round(slept_s, 1), effect="deadlines of notices are that much nearer")
+            self._apply_changes(self._notices.host_slept(slept_s))
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -190,7 +203,11 @@ class NoticeDispatcher:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         expires_at = self._notices.next_expiry_at()
-        self._expiry_timer = None if expires_at is None else self._loop.call_at(expires_at, self._expire)
+        if expires_at is None:
+            self._expiry_timer = None
+            return
+        look_at = min(expires_at, self._loop.time() + CHECK_SLEEP_S)
+        self._expiry_timer = self._loop.call_at(look_at, self._expire)
 
     def _acknowledge_when_safe(self, notice: Notice) -> None:
         """A provider waits only for a certain notice with a deadline; a possible one is not acknowledged."""
@@ -204,11 +221,12 @@ class NoticeDispatcher:
     async def _acknowledge(self, source: NoticeSource, id: str) -> None:
         """Waits until no job has anything to lose, then tells the provider.
 
-        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows.
+        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows. While one
+        job is waited for, another may begin to train, so all are looked at again after each wait.
         """
-        for runner in list(self._runners.values()):
+        while (runner := next(filter(_may_lose, self._runners.values()), None)) is not None:
             await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
-            await runner.wait_until(partial(_has_nothing_to_lose, runner))
+            await runner.wait_until(partial(_loses_nothing, runner))
         try:
             await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - the host goes away anyway, only later
@@ -282,5 +300,12 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
     return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
 
 
-def _has_nothing_to_lose(runner: Runner) -> bool | None:
-    return notice_plan.has_nothing_to_lose(runner.facts) or None
+def _loses_nothing(runner: Runner) -> bool | None:
+    return None if _may_lose(runner) else True
+
+
+def _may_lose(runner: Runner) -> bool:
+    """Whether something of a job would be lost if the host went now; also what a dead worker left in memory counts."""
+    is_writing = runner.memory is not None and runner.memory.is_writing
+    is_settled = runner.takeover.is_adoption_settled
+    return is_writing or not (is_settled and notice_plan.has_nothing_to_lose(runner.facts))

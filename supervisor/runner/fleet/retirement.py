@@ -58,7 +58,7 @@ class FleetRetirement:
             if runner.config.listener is not None:
                 heard_out = self._listeners.wait_until_answered(runner.config.stopwaitsecs)
                 await self._unless_hurried(asyncio.ensure_future(heard_out))
-            await retire(runner, *self._reason())
+            await retire(runner, *self._reason(), leaves_unkillable=True)
         finally:
             gone.set()
 

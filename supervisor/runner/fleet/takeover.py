@@ -27,7 +27,7 @@ from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
 GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
-UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
+UNCONFIGURED_EXIT_TIMEOUT_S = 120.0  # of what is no longer configured flush_timeout is unknown: that is its default
 
 log = structlog.get_logger()
 

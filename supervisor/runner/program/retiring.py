@@ -1,5 +1,7 @@
 """Ending a program for good: it flushes and stops, and what `durable = remote` promises is kept first."""
 
+import asyncio
+
 import structlog
 
 from supervisor.core.program import events
@@ -8,17 +10,20 @@ from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
+UNKILLABLE_S = 30.0  # after SIGKILL, which is repeated meanwhile: only the kernel holds a process that long (D state)
+
 log = structlog.get_logger()
 
 
-async def retire(runner: Runner, reason: str, host_leaves: bool = False) -> None:
+async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leaves_unkillable: bool = False) -> None:
     """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
 
-    With `durable = remote`, its last checkpoint is in the mirror then.
+    With `durable = remote`, its last checkpoint is in the mirror then. `leaves_unkillable`: a process that can't be
+    killed, as one that waits for a dead file server, is left to the next daemon; whoever starts another here waits.
     """
     await runner.takeover.until(TakeoverStage.STARTABLE)
     runner.post(events.ProgramClosed(reason, host_leaves))
-    await runner.wait_until(lambda: True if _is_gone(runner) else None)
+    is_left = not await _is_gone_in_time(runner, UNKILLABLE_S if leaves_unkillable else None)
     if (memory := runner.memory) is not None:  # of a worker that ended before it had saved
         await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
     if (mirror := runner.mirror) is not None:
@@ -27,6 +32,30 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False) -> None
         mirror.finish()
     if runner.node_mirror is not None:
         runner.node_mirror.close()
+    if is_left:
+        pids = sorted({*filter(None, [runner.pid]), *runner.standby_pids})
+        remedy = "see what holds it, such as a file server that is gone: cat /proc/PID/stack"
+        log.error("worker.unkillable", program=runner.name, pids=pids, effect="it is left behind", remedy=remedy)
+        runner.hand_over()
+
+
+async def _is_gone_in_time(runner: Runner, unkillable_s: float | None) -> bool:
+    """Waits until no process of it is left; False if one is, so long after it was killed."""
+    while True:
+        await runner.wait_until(lambda: True if _is_gone(runner) or _is_killed(runner) else None)
+        try:
+            async with asyncio.timeout(unkillable_s):
+                await runner.wait_until(lambda: True if _is_gone(runner) or not _is_killed(runner) else None)
+        except TimeoutError:
+            return False
+        if _is_gone(runner):
+            return True
+
+
+def _is_killed(runner: Runner) -> bool:
+    """Whether all that is left of it was sent SIGKILL."""
+    is_down = runner.state not in ALIVE and runner.state is not State.BACKOFF
+    return runner.state is State.KILLING or (is_down and bool(runner.standby_pids))
 
 
 def _is_gone(runner: Runner) -> bool:

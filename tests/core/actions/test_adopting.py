@@ -151,7 +151,8 @@ def test_worker_that_holds_too_much_and_does_steps_but_never_answers_is_asked_fo
     job.handle(UNFIT, 1000.5)
     job.handle(StepsDone(7, 40), 1001.0)
 
-    assert job.expire(1011.0) == [RequestFlush(7, 1, "memory-limit", Then.STOP, 20)]
+    (asked,) = job.expire(1011.0)
+    assert asked == RequestFlush(7, job.facts.flushes_requested, "memory-limit", Then.STOP, 20)
 
 
 def test_stop_of_a_worker_that_holds_too_much_is_an_operators():
@@ -220,7 +221,7 @@ def test_notice_that_came_before_the_answer_is_flushed_for_after_it(answers: boo
     answer = WorkerIdentified(7, Phase.TRAINING, step=41)
     effects = job.handle(answer, 1002.0) if answers else job.expire(1011.0)
 
-    assert effects == [RequestFlush(7, 1, "notice", Then.GO_ON, 20)]
+    assert effects == [RequestFlush(7, job.facts.flushes_requested, "notice", Then.GO_ON, 20)]
     assert job.state is State.FLUSHING
 
 
@@ -492,3 +493,17 @@ def test_end_that_nothing_may_follow_is_one_for_what_is_held_back_too(policy: Po
     job.handle(AttemptLost(7, error="words", code=code, held_back=True), 1000.0)
 
     assert job.state is state
+
+
+def test_commit_that_answers_a_flush_of_an_earlier_daemon_is_no_answer_to_this_one():
+    """The worker repeats its newest commit once it answers, which may be after this daemon has asked for a flush."""
+    job = adopted()
+    job.handle(StepsDone(7, 50), 1001.0)
+    job.expire(job.deadline() or 0.0)
+    assert job.state is State.RUNNING, "it does steps, and does not answer"
+    job.handle(StopRequested(), 1130.0)
+
+    job.handle(CheckpointCommitted(7, 20, (1,)), 1131.0)
+
+    assert job.facts.current.flush is not None
+    assert not job.facts.current.flush.committed

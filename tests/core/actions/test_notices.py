@@ -1,5 +1,6 @@
 """What a job does when its host is going away."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from supervisor.core.program.events import (
     CheckpointSaveFailed,
     DoneReported,
     Event,
+    HostSuspended,
     NoticeChanged,
     NoticeEnded,
     NoticeReceived,
@@ -283,6 +285,38 @@ def test_a_worker_that_hangs_in_its_last_flush_is_terminated():
     assert "no checkpoint within 120 s" in record.text
 
 
+def slow(deadline_at: float = 1000.0) -> Job:
+    """A job that trains since 10 s with steps of 300 s, which is longer than flush_timeout; told at 20 s."""
+    job = running(replace(POLICY, hang_timeout=None, hang_timeout_min=2000.0))
+    job.handle(StepsDone(1, 11, 300.0), 20.0)
+    job.handle(SavesMeasured(5.0), 20.0)
+    job.handle(NoticeReceived(notice(deadline_at)), 20.0)
+    committed(job, 200.0)
+    return job
+
+
+def test_last_flush_of_a_job_with_long_steps_is_waited_for_as_long_as_it_was_planned():
+    job = slow()
+    asked_at = 1000.0 - 2.0 - 5.0 - 300.0
+
+    assert job.deadline() == asked_at
+    assert job.expire(asked_at) == [RequestFlush(1, 2, "notice", Then.STOP, 307.0)]
+    assert job.deadline() == 1000.0, "flush_timeout, 120 s, would end it within its step"
+    assert job.expire(1000.0) == [Terminate(1)]
+    job.expire(1010.0)
+    (record, *_) = die(job, 1011.0)
+    assert "no checkpoint before the deadline of the notice" in record.text
+
+
+def test_suspended_host_does_not_shorten_the_last_flush():
+    job = slow()
+    job.expire(693.0)
+
+    job.handle(HostSuspended(60.0), 760.0)
+
+    assert job.deadline() == 1000.0
+
+
 def test_an_operators_stop_during_the_notice_is_a_stop():
     job = noticed()
     committed(job, 26.0)
@@ -344,6 +378,32 @@ def test_worker_stopped_from_outside_while_the_host_goes_was_preempted():
     (record, *_) = die(job, 27.0, code=143)
 
     assert record.cause == "preemption"
+
+
+def test_worker_that_is_stopped_from_outside_again_and_again_waits_ever_longer():
+    job = noticed(deadline_at=1e6)
+    now, pauses = 30.0, []
+
+    for _ in range(5):
+        record, *others = die(job, now, signal=15)
+        pauses.append(0.0 if others else (job.deadline() or 0.0) - now)
+        now = job.deadline() or now if not others else now
+        if not others:
+            assert "told to stop from outside" in (job.facts.reason or "")
+            assert len(job.expire(now)) == 2
+
+    assert pauses[0] == 0.0, "the host's own stop comes once"
+    assert [round(math.log2(pause)) for pause in pauses[1:]] == [0, 1, 2, 3]
+    assert (record.cause, job.facts.failures.by_cause) == ("preemption", {})
+
+
+def test_worker_that_saved_before_it_was_stopped_from_outside_starts_again_at_once():
+    job = noticed(deadline_at=1e6)
+
+    for number in range(1, 4):
+        job.handle(CheckpointCommitted(number, 10 * number), 30.0)
+        assert die(job, 31.0, code=143)[1:] == [Spawn(number + 1), SelectCheckpoint(number + 1)]
+        job.handle(StepsDone(number + 1, 10 * number + 1), 32.0)
 
 
 def test_a_crash_under_a_notice_is_a_crash_and_starts_again_only_if_there_is_time():

@@ -107,6 +107,14 @@ def test_an_expired_notice_that_was_withdrawn_may_come_again():
     assert made.add(notice(deadline_at=170.0), 165.0) is not None
 
 
+def test_host_that_was_suspended_is_nearer_to_its_deadlines():
+    made = board(notice(), notice("timeless", None))
+
+    assert made.host_slept(30.0) == [NoticeChange(NoticeChangeKind.CHANGED, notice(deadline_at=70.0))]
+    assert made.next_expiry_at() == 70.0 + 60.0
+    assert [active.notice.deadline_at for active in made.by_severity] == [70.0, None]
+
+
 def test_a_notice_without_a_time_holds_until_it_is_withdrawn():
     made = board(notice(deadline_at=None))
 

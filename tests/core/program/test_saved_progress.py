@@ -8,6 +8,7 @@ from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import (
     AttemptFound,
+    BeginAtRequested,
     CheckpointCommitted,
     CheckpointSaveFailed,
     CheckpointSelected,
@@ -193,3 +194,24 @@ def test_what_the_last_attempt_lost_is_known_to_the_next_daemon() -> None:
     progress = account.saved_progress(later.facts)
     assert progress is not None
     assert (progress.step, progress.safe_step) == (478, 300)
+
+
+def test_restore_that_ends_after_a_stop_was_requested_still_lowers_the_account() -> None:
+    job = training()
+    job.handle(ProgramClosed("shutdown"), 20.0)
+    job.handle(WorkerExited(1, 75), 21.0)
+    job.facts.closing = False
+    job.handle(BeginAtRequested(100), 22.0)
+    job.handle(StartRequested(), 23.0)
+    job.handle(SpawnSucceeded(2), 23.0)
+    job.handle(CheckpointSelected(2, "/data/step-0000000100.a1", 100), 24.0)
+    job.handle(StopRequested(), 25.0)
+
+    job.handle(TrainingRestored(2, 100), 26.0)
+    job.handle(CheckpointCommitted(2, 101), 27.0)
+    job.handle(WorkerExited(2, 75), 28.0)
+
+    assert job.facts.account.newest is not None
+    assert job.facts.account.newest.name == "step-0000000101.a2"
+    assert job.facts.ended is not None
+    assert job.facts.ended.describe_end() == "stopped at step 101, saved in step-0000000101.a2"

@@ -1,6 +1,7 @@
 """What one daemon heard is there for the next, whatever became of the file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def test_stored_notices_are_loaded(tmp_path: Path) -> None:
 
     assert NoticeStore(tmp_path / "run", "boot").load() == MEMORIES
     assert [path.name for path in (tmp_path / "run").iterdir()] == [NAME]
+
+
+def test_time_that_the_host_was_suspended_between_two_daemons_brings_deadlines_nearer() -> None:
+    content = encode(MEMORIES, "boot", asleep_s=100.0)
+
+    told, timeless = decode(content, "boot", asleep_s=160.0)
+
+    assert told == replace(MEMORIES[0], notice=replace(TOLD, deadline_at=40.5), received_at=-50.0)
+    assert (timeless.notice, timeless.received_at) == (TIMELESS, -40.0)
+    assert decode(content, "boot", asleep_s=100.2) == MEMORIES
+    assert decode(encode(MEMORIES, "boot"), "boot", asleep_s=160.0) == MEMORIES, "by a version that did not write it"
 
 
 def test_notices_of_another_boot_are_ignored(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from supervisor.config import load_config
 from supervisor.core.notices.active import ActiveNotices, RememberedNotice
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.notices.source import NoticeSink, read_clocks
 from supervisor.host.notices.store import NoticeStore
@@ -131,6 +132,29 @@ async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left
     await notices.stop_watching()
 
 
+@pytest.mark.integration
+async def test_provider_is_not_acknowledged_while_a_job_trains_that_began_to_after_the_notice(
+    tmp_path: Path, programs: Callable[..., Programs]
+):
+    text = job("first", tmp_path, "autostart = false", STEPS=1_000_000, EVERY=1_000_000)
+    made = programs(text + job("second", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
+    notices, sink = await listen(made.runners, provider := Provider())
+    await made.start_all()
+    await training(made, "second")
+    report(sink, raw_notice())
+
+    made.runners["first"].post(events.StartRequested())
+    await training(made, "first")
+    second = made.runners["second"]
+    second.post(events.StopRequested())
+    await asyncio.wait_for(second.until_gone(), PATIENCE_S)
+
+    await stays_async(lambda: not provider.acknowledged.is_set(), "the host may not go while it trains", 0.5)
+    made.runners["first"].post(events.StopRequested())
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+    await notices.stop_watching()
+
+
 async def test_possible_notice_is_not_acknowledged_until_it_is_certain(
     tmp_path: Path, programs: Callable[..., Programs]
 ):
@@ -186,6 +210,22 @@ async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
     assert runner.facts.flushes_requested == asked == 1
     assert runner.facts.notice is not None
     assert runner.facts.notice.deadline_at == now.monotonic_at + HOUR_S + 100.0
+    await notices.stop_watching()
+
+
+async def test_host_that_was_suspended_plans_for_an_earlier_deadline(tmp_path: Path, programs: Callable[..., Programs]):
+    """The monotonic clock stood still, and the provider's did not."""
+    made = programs(job("count", tmp_path, "autostart = false"))
+    notices, sink = await listen(made.runners, Provider())
+    runner, raw, now = made.runners["count"], raw_notice(), read_clocks()
+    report(sink, raw, now=now)
+
+    report(sink, raw, now=replace(now, asleep_s=now.asleep_s + 600.0))
+
+    assert runner.facts.notice is not None
+    assert runner.facts.notice.deadline_at == pytest.approx(now.monotonic_at + HOUR_S - 600.0, abs=0.1)
+    report(sink, raw, now=replace(now, asleep_s=now.asleep_s + 600.0))
+    assert runner.facts.notice.deadline_at == pytest.approx(now.monotonic_at + HOUR_S - 600.0, abs=0.1), "once"
     await notices.stop_watching()
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval, Launch
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.waiting import wait_until
@@ -536,6 +538,54 @@ def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: 
 
     assert "Input/output error" in told.error
     assert not list((tmp_path / "c").glob("step-*"))
+
+
+@pytest.mark.parametrize("by", ["flush", "signal"])
+def test_save_before_a_stop_is_tried_again(
+    by: str, tmp_path: Path, begin: Begin, daemon: DaemonEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full for a moment only, and there is nothing that could be lost by waiting."""
+
+    class Fails(Counting):
+        tries = 0
+
+        def write(self, folder: Path) -> None:
+            self.tries += 1
+            if self.tries < 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().write(folder)
+
+    monkeypatch.setattr(scheduler, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"))
+    daemon.send(Go(1, restore=None))
+    with pytest.raises(SystemExit) as leaving, FilesRun(Fails()) as run:
+        if by == "flush":
+            daemon.send(Flush(1, id=4, reason="notice", then=Then.STOP))
+        else:
+            signal.raise_signal(signal.SIGTERM)
+        wait_until(lambda: run._attempt.requests.has_save_request, "it is asked to save")
+        run.step_done(epoch=0, batch=1)
+
+    assert leaving.value.code == WorkerExit.STOPPED
+    assert daemon.wait_for(Committed).flushes == ((4,) if by == "flush" else ())
+    assert len(daemon.all_of(SaveFailed)) == 2
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "c")] == [1]
+
+
+def test_save_before_a_stop_is_not_tried_beyond_its_deadline(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    """So the worker itself says why it could not save, before it is killed."""
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"))
+    daemon.send(Go(1, restore=None))
+    with pytest.raises(SystemExit) as leaving, FilesRun(files := Counting(full_at=1)) as run:
+        daemon.send(Flush(1, id=4, reason="stop", then=Then.STOP, deadline_s=1.5))
+        wait_until(lambda: run._attempt.requests.has_save_request, "it is asked to save")
+        files.value += 1
+        began_at = time.monotonic()
+        run.step_done(epoch=0, batch=1)
+
+    assert leaving.value.code == WorkerExit.SAVE_FAILED
+    assert time.monotonic() - began_at < 3.0, "the second pause, 2 s, would end after the deadline"
+    assert "told to stop" in daemon.wait_for(Failed).error
 
 
 @pytest.mark.integration

@@ -28,7 +28,10 @@ def test_signal_requests_a_save_and_a_stop(number: signal.Signals, requests: Pen
     StopSignals(requests).install()
     os.kill(os.getpid(), number)
 
-    assert requests.pop_save_request() == SaveRequest((), stop=True)
+    request = requests.pop_save_request()
+    assert request is not None
+    assert request == SaveRequest((), stop=True, deadline_at=request.deadline_at)
+    assert request.deadline_at is not None, "who sends a signal waits for some seconds only"
 
 
 def test_second_interrupt_raises_keyboard_interrupt(requests: PendingRequests) -> None:

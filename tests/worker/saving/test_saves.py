@@ -355,8 +355,9 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
 
 @pytest.mark.integration
 def test_told_to_stop_with_a_full_disk_leaves_with_74(
-    daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
+    daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scheduler, "LAST_SAVE_PAUSES_S", (0.01,))
     begin(Launch(control=daemon.control(), checkpoint_dir=small_disk / "checkpoints"))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, 6)
