@@ -23,6 +23,7 @@ from supervisor.protocol.gang import (
     Begin,
     Broken,
     Challenge,
+    Divergence,
     GangMessage,
     Join,
     Over,
@@ -49,8 +50,8 @@ log = structlog.get_logger()
 class LinkListener(Protocol):
     """Who is told what comes in. Called in the event loop."""
 
-    def joins_with(self) -> tuple[int, str]:
-        """The turn that this daemon knows of, and the address of its worker (of the others)."""
+    def joins_with(self) -> tuple[int, str, Divergence | None]:
+        """The turn that this daemon knows of, the address of its worker, and what that has seen (of the others)."""
 
     def on_joined(self, rank: int, joins: Join) -> None:
         """A daemon has proved that it belongs here (to the chief)."""
@@ -203,8 +204,8 @@ class GangLink:
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
-            turn, address = self._listener.joins_with()
-            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn)
+            turn, address, diverged = self._listener.joins_with()
+            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn, diverged)
             joins = replace(joins, proof=gang.proof_of_join(self._secret, said, joins))
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins

@@ -35,10 +35,18 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
+class Divergence:
+    """A worker of that node has seen training diverge in `attempt` (the chief's): all begin below `below_step`."""
+
+    below_step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds.
 
-    `turn`: the one that it knows of.
+    `turn`: the one that it knows of. `diverged`: what has to be known before the next one begins.
     """
 
     rank: int
@@ -47,6 +55,7 @@ class Join:
     nonce: str
     proof: str
     turn: int = 0
+    diverged: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,11 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class WithoutWorker:
-    """To the chief: no worker runs here. The next one will listen at `address`."""
+    """To the chief: no worker runs here. The next one will listen at `address`. `diverged`: as in Join."""
 
     turn: int
     address: str
+    diverged: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,8 @@ MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for ki
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     """What only a daemon of this allocation can say to this challenge, and only of itself."""
     said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
-    return _sign(secret, "join", challenge.nonce, *said)
+    diverged = () if joins.diverged is None else (joins.diverged.below_step, joins.diverged.attempt)
+    return _sign(secret, "join", challenge.nonce, *said, *diverged)
 
 
 def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:

@@ -170,6 +170,7 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
     if not facts.current.go_back:
         return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
     if facts.current.failed_step is not None:
+        facts.diverged_attempt = facts.current.gang_attempt or facts.attempt
         facts.restore_below_step = max(0, facts.current.failed_step - 1)
         if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
             facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)

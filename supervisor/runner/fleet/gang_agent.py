@@ -29,7 +29,17 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, PartMessage, Refused, WithoutWorker
+from supervisor.protocol.gang import (
+    Broken,
+    Divergence,
+    GangMessage,
+    Join,
+    Leave,
+    Over,
+    PartMessage,
+    Refused,
+    WithoutWorker,
+)
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
@@ -101,6 +111,8 @@ class GangAgent:
         """The attempt of the turn before."""
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
+        self._recalled: Divergence | None = None
+        """What an earlier daemon of this node has learned, until the program is taken up."""
         self._over_text = ""
         self._left: dict[int, int] = {}
         """Of the ranks that have left in this turn, with which status."""
@@ -114,6 +126,8 @@ class GangAgent:
         me = self.allocation
         log.info("gang.gathering", rank=me.rank, nodes=me.size, chief=me.nodes[0], generation=me.generation)
         self._expect_start()
+        for runner in self._runners.values():
+            self._recalled = await runner.recall_divergence()
         await self._open()
         self._execute(self._view.ready(self._address, self._loop.time()) if self._view.is_chief else [])
         return await self._cluster
@@ -202,7 +216,7 @@ class GangAgent:
                 return
             self._reported_turn = self._view.turn
             self._address = self._free_address()
-            self._execute(self._view.ready(self._address, self._loop.time()))
+            self._execute(self._view.ready(self._address, self._loop.time(), self._divergence))
 
     async def close(self, status: int) -> None:
         """The daemon exits with `status`."""
@@ -236,8 +250,14 @@ class GangAgent:
 
     # --- what comes in ---
 
-    def joins_with(self) -> tuple[int, str]:
-        return self._view.turn, self._address
+    def joins_with(self) -> tuple[int, str, Divergence | None]:
+        return self._view.turn, self._address, self._divergence
+
+    @property
+    def _divergence(self) -> Divergence | None:
+        """What this node knows of, and the chief has to know before the next turn begins."""
+        known = (runner.divergence for runner in self._runners.values())
+        return next(known, None) if self._has_started else self._recalled
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self._joined += 1
@@ -246,7 +266,7 @@ class GangAgent:
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
         now = self._loop.time()
-        self._execute(self._view.joined(rank, joins.turn, joins.address, now))
+        self._execute(self._view.joined(rank, joins.turn, joins.address, now, joins.diverged))
 
     def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self._execute(self._view.begun(turn, nodes, addresses, self._loop.time()))
@@ -330,6 +350,7 @@ class GangAgent:
             (runner,) = self._runners.values()  # all nodes of a gang train one program
             self._departure.watch_notice(runner, self._leave_as_spare)
             return
+        self._place.diverged = effect.diverged
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:
             self._has_started = True
