@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import LineCodec
 
@@ -143,11 +144,13 @@ class UploadPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUploaded:
-    """To the chief: the answer to UploadPart. `is_gone`: the files are not there, or not whole."""
+    """To the chief: the answer to UploadPart. `is_gone`: the files are not there, or not whole. `files`: what was sent,
+    and is in the store."""
 
     id: int
     error: str | None = None
     is_gone: bool = False
+    files: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

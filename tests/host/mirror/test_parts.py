@@ -4,11 +4,12 @@ before; each node fetches exactly what is named, and nothing that it has."""
 import itertools
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.host.mirror.run import MirroredRun
+from supervisor.host.mirror.run import MirroredRun, PartDamaged
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import (
     FileRecord,
@@ -48,9 +49,8 @@ def committed(url: str, chief: Path, other: Path, step: int, attempt: int = 1) -
     name = write_parts(chief, other, step, attempt)
     run = host(url, chief)
     epoch = run.begin_epoch(None, 0) if not run.epochs() else max(run.epochs())
-    host(url, other).upload_part(name, epoch)
-    run.upload_part(name, epoch)
-    run.commit_parts(name, epoch)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+    run.commit_parts(name, epoch, files)
     return RemoteCheckpoint(epoch, name)
 
 
@@ -84,9 +84,12 @@ def test_commit_of_parts_that_is_cut_anywhere_leaves_the_one_before_or_a_whole_o
         newer = write_parts(chief, other, 200)
         store = FailingStore(url, at, after)
         try:
-            MirroredRun(store, other, 5).upload_part(newer, older.epoch)
-            MirroredRun(store, chief, 5).upload_part(newer, older.epoch)
-            MirroredRun(store, chief, 5).commit_parts(newer, older.epoch)
+            files = [
+                file
+                for folder in (other, chief)
+                for file in MirroredRun(store, folder, 5).upload_part(newer, older.epoch)
+            ]
+            MirroredRun(store, chief, 5).commit_parts(newer, older.epoch, files)
             is_cut = False
         except Cut:
             is_cut = True
@@ -110,8 +113,7 @@ def test_nothing_is_committed_unless_every_file_is_there_with_its_size(
     name = write_parts(chief, other, 100)
     run = host(url, chief)
     epoch = run.begin_epoch(None, 0)
-    host(url, other).upload_part(name, epoch)
-    run.upload_part(name, epoch)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
     stored = tmp_path / "store" / f"e{epoch:04d}" / str(name) / missing
     if damage == "missing":
         stored.unlink()
@@ -119,9 +121,54 @@ def test_nothing_is_committed_unless_every_file_is_there_with_its_size(
         stored.write_bytes(stored.read_bytes()[:-1])
 
     with pytest.raises(ManifestError, match=missing):
-        run.commit_parts(name, epoch)
+        run.commit_parts(name, epoch, files)
 
     assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.parametrize("file", [*CHIEFS, *OTHERS])
+def test_nothing_is_committed_that_a_disk_has_changed_since_the_worker_wrote_it(
+    tmp_path: Path, url: str, file: str
+) -> None:
+    """Its size is as it was."""
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    path = (chief if file in CHIEFS else other) / name.part / file
+    path.write_bytes(path.read_bytes().swapcase()[::-1])
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+
+    with pytest.raises(PartDamaged, match=f"{file} on its disk is not what the worker has written"):
+        run.commit_parts(name, epoch, files)
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.parametrize("what", ["name", "size", "hash"])
+def test_nothing_is_committed_that_no_node_says_it_has_uploaded(tmp_path: Path, url: str, what: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0)
+    first, *others = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+    changed = {"name": "other", "size": first.size + 1, "hash": others[0].hash}[what]
+    said = replace(first, **{what: changed})  # type: ignore[arg-type]
+
+    with pytest.raises(PartDamaged, match=first.name):
+        run.commit_parts(name, epoch, (said, *others))
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+def test_commit_whose_answer_was_lost_is_repeated_although_nothing_is_sent_again(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    assert host(url, other).upload_part(remote.name, remote.epoch) == ()
+
+    _, line = host(url, chief).commit_parts(remote.name, remote.epoch, ())
+
+    assert line == (remote,)
 
 
 def test_node_whose_part_is_gone_says_so(tmp_path: Path, url: str) -> None:
@@ -234,10 +281,10 @@ def test_parts_of_another_try_change_nothing_of_what_is_committed(tmp_path: Path
         for folder, files in ((chief, CHIEFS), (other, OTHERS)) for file in files
     ))  # fmt: skip
     (chief / remote.name.part / layout.MANIFEST).write_bytes(again.to_bytes())
-    for folder in (chief, other):
-        host(url, folder).upload_part(remote.name, remote.epoch)
+    files = [file for folder in (chief, other) for file in host(url, folder).upload_part(remote.name, remote.epoch)]
+    assert files == []
     with pytest.raises((StoreError, ManifestError)):
-        host(url, chief).commit_parts(remote.name, remote.epoch)
+        host(url, chief).commit_parts(remote.name, remote.epoch, files)
 
     there = host(url, tmp_path / "new").fetch(None, None)
     assert (there.fetched, there.bad) == (remote.name, ())
