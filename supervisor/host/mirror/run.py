@@ -45,11 +45,12 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.fetching import FetchResult, fetch
 from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch, hold_epoch, known_epoch, record_begin
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, committed_key, encode_epoch, epoch_key
-from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before, to_delete
+from supervisor.protocol.mirror.line import KEEP_AT_LEAST, checkpoints_on_line, given_up, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
 
 UNFINISHED_AGE = timedelta(hours=24)  # longer than any upload; files without a manifest may go after that
+GIVEN_UP_AGE = timedelta(days=7)  # for people to see that a run was taken over, or taken back, by mistake
 
 
 class EpochLost(StoreError):
@@ -312,10 +313,22 @@ class MirroredRun(RemoteRun):
         if latest > epoch:
             raise TakenOver(self._epochs[latest])
 
+    def _given_up(
+        self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
+    ) -> set[RemoteCheckpoint]:
+        """What was given up long ago, once the present epoch has enough that is its own and is there."""
+        own = [checkpoint for checkpoint in line if checkpoint.epoch == epoch]
+        if sum(map(self._exists, own[:KEEP_AT_LEAST])) < KEEP_AT_LEAST:
+            return set()
+        oldest, now = datetime.now(UTC) - GIVEN_UP_AGE, datetime.now(UTC)
+        passed_over = given_up(self._epochs, committed(files))
+        return {checkpoint for checkpoint, by in passed_over.items() if self.epochs_begun.get(by, now) < oldest}
+
     def _tidy(
         self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
     ) -> None:
-        """Deletes what retention leaves no room for, the manifest first, and what was never finished.
+        """Deletes what retention leaves no room for, the manifest first, what was given up long ago, and what was never
+        finished.
 
         Nothing is deleted because a list names checkpoints that are not there, or leaves out a manifest that is.
         """
@@ -325,7 +338,9 @@ class MirroredRun(RemoteRun):
         with contextlib.suppress(StoreError):  # the next upload tries again
             if len(line) > self.keep:
                 line = tuple(checkpoint for checkpoint in line if self._exists(checkpoint))
-            for checkpoint in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
+            for checkpoint in sorted(
+                abandoned.union(to_delete(line, epoch, self.keep), self._given_up(files, line, epoch))
+            ):
                 if checkpoint in abandoned and self._exists(checkpoint):
                     continue
                 self._proven.discard(checkpoint)

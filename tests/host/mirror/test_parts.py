@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.store import from_url
 
 from supervisor.host.mirror.run import MirroredRun, PartDamaged
 from supervisor.protocol import durable, layout
@@ -25,6 +27,7 @@ from supervisor.protocol.mirror.folder_epochs import fetched_epoch, local_checkp
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.mirror.store import Store, StoreError
 from tests.host.mirror.test_run import Cut, FailingStore, host, made, made_store
+from tests.mirror.stores import ObjectStore
 
 CHIEFS = ("ckpt.data-00000-of-00002", "ckpt.index", "state.json")
 OTHERS = ("ckpt.data-00001-of-00002", "worker-1.npz")
@@ -159,6 +162,32 @@ def test_nothing_is_committed_that_no_node_says_it_has_uploaded(tmp_path: Path, 
         run.commit_parts(name, epoch, (said, *others))
 
     assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["s3_store", "azure_store"])
+def test_nothing_is_committed_once_the_store_has_another_version_of_a_file(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size: an upload that was given up long ago has come through late."""
+    store = request.getfixturevalue(kind)
+    assert isinstance(store, ObjectStore)
+    for variable, value in store.environment.items():
+        monkeypatch.setenv(variable, value)
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    run, node = (MirroredRun(Store(store.url, "j"), folder, 5) for folder in (chief, other))
+    epoch = run.begin_epoch(None, 0)
+    files = (*node.upload_part(name, epoch), *run.upload_part(name, epoch))
+    assert all(file.tag is not None for file in files)
+    late = (other / name.part / OTHERS[0]).read_bytes()[::-1]
+    obstore.put(from_url(store.url), f"j/e{epoch:04d}/{name}/{OTHERS[0]}", late)
+
+    with pytest.raises(ManifestError, match="is another one than was uploaded"):
+        run.commit_parts(name, epoch, files)
+
+    again = (*node.upload_part(name, epoch), *run.upload_part(name, epoch))
+    assert run.commit_parts(name, epoch, again)[1] == (RemoteCheckpoint(epoch, name),)
 
 
 def test_commit_whose_answer_was_lost_is_repeated_although_nothing_is_sent_again(tmp_path: Path, url: str) -> None:
