@@ -44,6 +44,7 @@ SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come ev
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
 LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
+_TOLD_TO = frozenset({StepExit.SAVED, StepExit.NODE_LEAVES})
 
 
 class TurnPhase(Enum):
@@ -165,6 +166,8 @@ class GangView:
             return []
         if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
             return self._on_left_in_order(node, reason, now)
+        if status in _TOLD_TO:
+            return self._on_left_between_turns(node, StepExit(status), reason)
         if status == StepExit.FAILED or self._leave_by is not None:
             return self._over(StepExit.AGAIN, reason)
         self._forget(node)
@@ -312,6 +315,14 @@ class GangView:
         if self._is_spare(self.allocation.rank):
             return self._over(StepExit.DONE, reason)
         return self._over(StepExit.SAVED, reason) if self.allocation.rank in self._stop.stopped else []
+
+    def _on_left_between_turns(self, node: int, status: StepExit, reason: str) -> list[GangEffect]:
+        """It was told to stop while no worker ran: as while all train, the others stop with it, and nobody failed."""
+        if node in self.roster.ranks:
+            return self._over(status, reason)
+        self._forget(node)
+        self.roster.left(node)
+        return []
 
     def _on_left_alone(self, node: int, reason: str, now: float) -> list[GangEffect]:
         """To the chief: a spare node takes its rank, or all leave with it."""

@@ -1,5 +1,6 @@
 """One daemon's view of its gang: who is missing, what a loss leads to, and what is none."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,43 @@ def test_a_node_that_is_not_the_chief_says_what_its_worker_has_seen():
     other = view(1)
     seen = Divergence(21, 3)
     assert other.ready("n2:5000", 0.0, seen) == [Say(WithoutWorker(0, "n2:5000", seen))]
+
+
+def gathering(count: int = 3, wanted: int = 3) -> GangView:
+    """A chief whose second turn has not begun."""
+    chief = spared(count, wanted)
+    chief.broken("its worker ended", 2.0)
+    assert chief.phase is TurnPhase.GATHERING
+    return chief
+
+
+@pytest.mark.parametrize("status", [StepExit.SAVED, StepExit.NODE_LEAVES])
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_member_that_is_told_to_stop_between_two_turns_has_not_failed(status: StepExit, count: int):
+    """A spare node does not take its rank either, as while all train: the operator has stopped the job."""
+    chief = gathering(count)
+
+    (end,) = chief.left(1, status, "saved and stopped", 3.0)
+
+    assert end == EndGeneration(status, "rank 1 (n2) left: saved and stopped")
+    assert chief.roster.failures == {}
+
+
+def test_a_chief_that_is_told_to_stop_between_two_turns_stops_the_others_in_order():
+    other = view(1)
+    other.begun(0, ALL, ADDRESSES, 1.0)
+    other.on_over(Over(1, "why"), 2.0)
+
+    (end,) = other.left(0, StepExit.SAVED, "saved and stopped", 3.0)
+
+    assert end == EndGeneration(StepExit.SAVED, "rank 0 (n1) left: saved and stopped")
+
+
+def test_a_spare_node_that_is_told_to_stop_between_two_turns_is_not_missed():
+    chief = gathering(4)
+
+    assert chief.left(3, StepExit.SAVED, "saved and stopped", 3.0) == []
+    assert chief.end is None and chief.roster.failures == {}
 
 
 def test_the_rendezvous_names_who_is_missing():
