@@ -21,11 +21,11 @@ from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.manifest import StoredFile
+from supervisor.protocol.ports import LOWEST_WORKER_PORT, WORKER_PORTS
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import LineCodec
 
 LOWEST_PORT, PORTS = 20000, 10000  # below those that Linux gives to clients
-LOWEST_WORKER_PORT, WORKER_PORTS = 32768, 28232  # those that Linux gives to whoever asks for any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Divergence:
 class Join:
     """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds.
 
-    `turn`: the one that it knows of. `diverged`: what has to be known before the next one begins.
+    `turn`: the one that it knows of. `diverged`: what has to be known before the next one begins. `own_folders`: true
+    if its configuration says that nodes have folders of their own.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Join:
     proof: str
     turn: int = 0
     diverged: Divergence | None = None
+    own_folders: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     """What only a daemon of this allocation can say to this challenge, and only of itself."""
     said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
     diverged = () if joins.diverged is None else (joins.diverged.below_step, joins.diverged.attempt)
-    return _sign(secret, "join", challenge.nonce, *said, *diverged)
+    return _sign(secret, "join", challenge.nonce, *said, *diverged, *(["own folders"] if joins.own_folders else []))
 
 
 def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:

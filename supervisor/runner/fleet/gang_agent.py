@@ -98,7 +98,10 @@ class GangAgent:
         self._is_leaving = is_leaving
         roster = Roster(self.allocation.size, settings.wanted)
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
-        self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
+        jobs = [runner.config.job for runner in runners.values()]
+        self._own_folders = any(job is not None and not job.checkpoint_dir_shared for job in jobs) or None
+        port = gang.link_port(self.allocation)
+        self._link = GangLink(self.allocation, settings.secret, port, self, self._own_folders)
         place.parts.connect(self._link.send)
         self._address = self._free_address()
         self._joined = 0
@@ -265,8 +268,19 @@ class GangAgent:
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
+        if bool(joins.own_folders) is not bool(self._own_folders):
+            self._execute([EndGeneration(StepExit.FAILED, self._describe_other_file(rank, bool(joins.own_folders)))])
         now = self._loop.time()
         self._execute(self._view.joined(rank, joins.turn, joins.address, now, joins.diverged))
+
+    def _describe_other_file(self, rank: int, has_own_folders: bool) -> str:
+        """One of both would wait for what the other never says."""
+        its, mine = ("is false", "is not") if has_own_folders else ("is not false", "it is")
+        node = self.allocation.describe(rank)
+        return (
+            f"cannot train: checkpoint_dir_shared {its} in the configuration of {node}, and {mine} in that of "
+            f"{self.allocation.describe(0)}; give all nodes the same file"
+        )
 
     def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self._execute(self._view.begun(turn, nodes, addresses, self._loop.time()))

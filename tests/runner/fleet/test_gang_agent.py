@@ -37,6 +37,7 @@ class Daemon:
         verdict: Path | None = None,
         stops_alone: bool = False,
         decided_end: tuple[Cause, str] | None = None,
+        job: object = None,
         **facts: bool,
     ) -> None:
         self.left = 0
@@ -49,6 +50,7 @@ class Daemon:
             name="train",
             attempt=1,
             standby=None,
+            config=SimpleNamespace(job=job),
             divergence=None,
             recall_divergence=self._recall_divergence,
             post=self.posted.append,
@@ -222,6 +224,27 @@ async def test_what_its_worker_has_seen_diverge_is_said_before_every_turn_until_
     finally:
         await one.agent.close(StepExit.DONE)
         await chief.close()
+
+
+@pytest.mark.parametrize("own_of", [0, 1])
+async def test_nodes_of_which_one_has_folders_of_its_own_and_another_shares_end_at_once_and_say_why(
+    own_of: int,
+) -> None:
+    """Else one would wait until startup_timeout for what the other never says."""
+    job = SimpleNamespace(checkpoint_dir_shared=False)
+    chief = Daemon(launched=False, place=replace(PLACE, rank=0), job=job if own_of == 0 else None)
+    one = Daemon(launched=False, job=job if own_of == 1 else None)
+    try:
+        assert await asyncio.gather(chief.agent.gather(), one.agent.gather()) == [None, None]
+        assert chief.agent.ends_with == StepExit.FAILED
+        (broken,) = (event for event in chief.posted if isinstance(event, GangBroken))
+        assert "checkpoint_dir_shared is" in str(broken)
+        assert "rank 1 (127.0.0.1)" in str(broken) and "give all nodes the same file" in str(broken)
+        (broken,) = (event for event in one.posted if isinstance(event, GangBroken))
+        assert "give all nodes the same file" in str(broken)
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.agent.close(StepExit.DONE)
 
 
 async def test_the_chief_learns_what_any_node_has_seen_before_it_begins() -> None:
