@@ -23,7 +23,6 @@ from supervisor.protocol.gang import (
     Begin,
     Broken,
     Challenge,
-    Divergence,
     GangMessage,
     Join,
     Over,
@@ -31,6 +30,7 @@ from supervisor.protocol.gang import (
     PartUploaded,
     Refused,
     Restore,
+    SeenDivergence,
     UploadPart,
     WithoutWorker,
 )
@@ -51,7 +51,7 @@ log = structlog.get_logger()
 class LinkListener(Protocol):
     """Who is told what comes in. Called in the event loop."""
 
-    def joins_with(self) -> tuple[int, str, Divergence | None]:
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
         """The turn that this daemon knows of, the address of its worker, and what that has seen (of the others)."""
 
     def on_joined(self, rank: int, joins: Join) -> None:

@@ -36,7 +36,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class SeenDivergence:
     """A worker of that node has seen training diverge in `attempt` (the chief's): all begin below `below_step`."""
 
     below_step: int
@@ -57,7 +57,7 @@ class Join:
     nonce: str
     proof: str
     turn: int = 0
-    diverged: Divergence | None = None
+    diverged: SeenDivergence | None = None
     own_folders: bool | None = None
 
 
@@ -111,7 +111,7 @@ class WithoutWorker:
 
     turn: int
     address: str
-    diverged: Divergence | None = None
+    diverged: SeenDivergence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from supervisor.protocol.gang import (
     MESSAGES,
     Alive,
     Challenge,
-    Divergence,
     GangMessage,
     Join,
     Leave,
@@ -24,6 +23,7 @@ from supervisor.protocol.gang import (
     PartUploaded,
     Refused,
     Restore,
+    SeenDivergence,
     UploadPart,
 )
 from tests.waiting import turn_loop, wait_until_async
@@ -39,15 +39,15 @@ class Heard:
 
     def __init__(self, address: str = "") -> None:
         self.address = address
-        self.diverged: Divergence | None = None
-        self.seen: list[Divergence | None] = []
+        self.diverged: SeenDivergence | None = None
+        self.seen: list[SeenDivergence | None] = []
         self.joined: dict[int, str] = {}
         self.cluster: tuple[str, ...] | None = None
         self.messages: list[tuple[int, GangMessage]] = []
         self.lost: list[tuple[int, str]] = []
         self.refused: list[str] = []
 
-    def joins_with(self) -> tuple[int, str, Divergence | None]:
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
         return 0, self.address, self.diverged
 
     def on_joined(self, rank: int, joins: Join) -> None:
@@ -175,12 +175,12 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
 async def test_what_a_rank_has_seen_diverge_comes_with_its_proof(port: int):
     async with daemon(port, 0) as (_, at_chief):
         heard = Heard(f"{NODES[1]}:5001")
-        heard.diverged = Divergence(21, 3)
+        heard.diverged = SeenDivergence(21, 3)
         link = GangLink(Allocation(7, 1, NODES, 0, 1), SECRET, port, heard)
         await link.open()
         await wait_until_async(lambda: at_chief.joined)
         await link.close()
-        assert at_chief.seen == [Divergence(21, 3)]
+        assert at_chief.seen == [SeenDivergence(21, 3)]
 
 
 @pytest.mark.hostile
@@ -190,7 +190,7 @@ async def test_what_a_rank_has_seen_diverge_can_not_be_added_to_its_proof(port: 
         challenge = MESSAGES.decode(await reader.readline())
         assert isinstance(challenge, Challenge)
         joins = Join(1, 1, f"{NODES[1]}:5001", "n", "")
-        forged = replace(joins, proof=gang.proof_of_join(SECRET, challenge, joins), diverged=Divergence(1, 9))
+        forged = replace(joins, proof=gang.proof_of_join(SECRET, challenge, joins), diverged=SeenDivergence(1, 9))
         writer.write(MESSAGES.encode(forged))
         assert b"refused" in await asyncio.wait_for(reader.read(), 30)
         assert not at_chief.joined

@@ -140,6 +140,10 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return launch(facts, now)
     if (follow := OTHER_STARTS.get(cause)) is not None:
         return follow(facts, text, now)
+    if cause is Cause.CRASH and _has_lost_a_port(facts) and facts.failures.forgive_lost_port():
+        facts.reason = f"{text}; another start gets another port"
+        enter(facts, State.BACKOFF, now + restart.backoff_s(facts.failures.ports_lost, facts.policy.name))
+        return []
     is_its_own = event.code == WorkerExit.USER_ERROR and cause is not Cause.GPU
     raised = facts.current.reported_error if is_its_own else None
     is_new = not (facts.current.from_checkpoint or facts.ever_trained)
@@ -150,6 +154,12 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         times = facts.failures.deaths_without_progress
         return give_up(facts, f"failed before its first step, {times} times in a row: {text}")
     return retry(facts, cause, text, now)
+
+
+def _has_lost_a_port(facts: ProgramFacts) -> bool:
+    """Whether the attempt failed before it trained, as another program had its port. That is nobody's failure."""
+    error = facts.current.reported_error
+    return error is not None and not facts.current.made_progress and restart.has_lost_a_port(error)
 
 
 def _is_repeated_mistake(facts: ProgramFacts, error: str) -> bool:

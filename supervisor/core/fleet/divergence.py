@@ -11,10 +11,10 @@ for checkpoints of the attempt that diverged and of earlier ones: a later attemp
 
 from collections.abc import Iterable
 
-from supervisor.protocol.gang import Divergence
+from supervisor.protocol.gang import SeenDivergence
 
 
-def restore_below(own: int | None, said: Iterable[Divergence], newest_attempt: int | None) -> int | None:
+def restore_below(own: int | None, said: Iterable[SeenDivergence], newest_attempt: int | None) -> int | None:
     """Below which step all begin; None: from the newest.
 
     `own`: what the chief's node itself knows; `newest_attempt`: that of the newest checkpoint, None if it isn't known.

@@ -37,7 +37,7 @@ from supervisor.core.fleet.gang_effects import (
 from supervisor.core.fleet.orderly_stop import OrderlyStop
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Divergence, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
@@ -73,7 +73,7 @@ class GangView:
     end: EndGeneration | None = None
     _ready: dict[int, str] = field(default_factory=dict)
     """To the chief: nodes without a worker, and where the next one listens."""
-    _diverged: dict[int, Divergence] = field(default_factory=dict)
+    _diverged: dict[int, SeenDivergence] = field(default_factory=dict)
     """To the chief: what those nodes know of divergences."""
     _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
@@ -96,7 +96,7 @@ class GangView:
     # --- what other daemons say ---
 
     def joined(
-        self, node: int, turn: int, address: str, now: float, diverged: Divergence | None = None
+        self, node: int, turn: int, address: str, now: float, diverged: SeenDivergence | None = None
     ) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
         if self.roster.is_out(node):
@@ -215,7 +215,7 @@ class GangView:
         self.phase = TurnPhase.BROKEN
         return [Say(Broken(self.turn, "saved and stopped", saved=True))]
 
-    def ready(self, address: str, now: float, diverged: Divergence | None = None) -> list[GangEffect]:
+    def ready(self, address: str, now: float, diverged: SeenDivergence | None = None) -> list[GangEffect]:
         """No worker runs here; the next one will listen at `address`. `diverged`: what its worker has seen."""
         if self.end is not None or self.phase is not TurnPhase.GATHERING:
             return []
@@ -261,7 +261,7 @@ class GangView:
 
     # --- what follows ---
 
-    def _is_ready(self, node: int, address: str, now: float, diverged: Divergence | None) -> list[GangEffect]:
+    def _is_ready(self, node: int, address: str, now: float, diverged: SeenDivergence | None) -> list[GangEffect]:
         if self.phase is TurnPhase.TRAINING:
             return [TellCluster(node)] if self._is_spare(node) else []
         self._ready[node] = address

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, Divergence, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class BeginTraining:
     turn: int
     nodes: tuple[int, ...]
     addresses: tuple[str, ...]
-    diverged: tuple[Divergence, ...] = ()
+    diverged: tuple[SeenDivergence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

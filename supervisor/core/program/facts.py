@@ -16,7 +16,7 @@ from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import Older, ProgressAccount
-from supervisor.protocol.gang import Divergence
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.messages import Then
 
 
@@ -223,11 +223,11 @@ class ProgramFacts:
     waits_for_host: bool = False  # in BACKOFF because of the notice, not because of a failure
 
     @property
-    def divergence(self) -> Divergence | None:
+    def divergence(self) -> SeenDivergence | None:
         """What all of a gang have to know before they begin again; None if training has not diverged here."""
         if self.restore_below_step is None:
             return None
-        return Divergence(self.restore_below_step, self.diverged_attempt or self.attempt)
+        return SeenDivergence(self.restore_below_step, self.diverged_attempt or self.attempt)
 
     def restart_silence(self, now: float) -> None:
         """Measures silence from now on: what was before is no sign of a hang, and nothing to learn from."""

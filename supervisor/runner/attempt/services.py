@@ -16,7 +16,7 @@ from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import Divergence
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.gpus.guard import GpuGuard
@@ -48,7 +48,7 @@ class GangPlace:
     cluster: str | None = None
     spare_of: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
-    diverged: tuple[Divergence, ...] = ()
+    diverged: tuple[SeenDivergence, ...] = ()
     parts: GangParts = field(default_factory=GangParts)
 
 

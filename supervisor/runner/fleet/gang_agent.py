@@ -31,13 +31,13 @@ from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
 from supervisor.protocol.gang import (
     Broken,
-    Divergence,
     GangMessage,
     Join,
     Leave,
     Over,
     PartMessage,
     Refused,
+    SeenDivergence,
     WithoutWorker,
 )
 from supervisor.protocol.plurals import listed
@@ -114,7 +114,7 @@ class GangAgent:
         """The attempt of the turn before."""
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
-        self._recalled: Divergence | None = None
+        self._recalled: SeenDivergence | None = None
         """What an earlier daemon of this node has learned, until the program is taken up."""
         self._over_text = ""
         self._left: dict[int, int] = {}
@@ -253,11 +253,11 @@ class GangAgent:
 
     # --- what comes in ---
 
-    def joins_with(self) -> tuple[int, str, Divergence | None]:
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
         return self._view.turn, self._address, self._divergence
 
     @property
-    def _divergence(self) -> Divergence | None:
+    def _divergence(self) -> SeenDivergence | None:
         """What this node knows of, and the chief has to know before the next turn begins."""
         known = (runner.divergence for runner in self._runners.values())
         return next(known, None) if self._has_started else self._recalled

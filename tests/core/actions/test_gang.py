@@ -7,7 +7,7 @@ from supervisor.core.program import effects, events
 from supervisor.core.program.facts import Policy, State
 from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause
-from supervisor.protocol.gang import Divergence
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.exits import WorkerExit
 
 
@@ -197,9 +197,9 @@ def test_rank_that_alone_has_seen_a_divergence_says_where_all_begin_until_its_wo
     assert job.facts.divergence is None
     job.handle(events.WorkerExited(1, WorkerExit.DIVERGED), 0.0)
 
-    assert job.facts.divergence == Divergence(150, 7)
+    assert job.facts.divergence == SeenDivergence(150, 7)
     next_turn(job)
-    assert job.facts.divergence == Divergence(150, 7)
+    assert job.facts.divergence == SeenDivergence(150, 7)
     begin(job, 143, "step-0000000143.a1", StatedReason(OlderBecause.ROLLED_BACK, "training diverged", 150))
     assert job.facts.divergence is None
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.fleet.divergence import restore_below
-from supervisor.protocol.gang import Divergence
+from supervisor.protocol.gang import SeenDivergence
 
 steps = st.integers(0, 1000)
-said = st.lists(st.builds(Divergence, steps, st.integers(1, 20)), max_size=6)
+said = st.lists(st.builds(SeenDivergence, steps, st.integers(1, 20)), max_size=6)
 
 
 @pytest.mark.parametrize(
@@ -16,24 +16,24 @@ said = st.lists(st.builds(Divergence, steps, st.integers(1, 20)), max_size=6)
     [
         (None, [], 3, None),
         (21, [], 3, 21),
-        (None, [Divergence(21, 3)], 3, 21),
-        (None, [Divergence(21, 3)], 2, 21),
-        (None, [Divergence(21, 3)], None, 21),
-        (30, [Divergence(21, 3), Divergence(24, 3)], 3, 21),
-        (14, [Divergence(21, 3)], 3, 14),
-        (None, [Divergence(21, 3)], 4, None),
-        (30, [Divergence(21, 3)], 4, 30),
+        (None, [SeenDivergence(21, 3)], 3, 21),
+        (None, [SeenDivergence(21, 3)], 2, 21),
+        (None, [SeenDivergence(21, 3)], None, 21),
+        (30, [SeenDivergence(21, 3), SeenDivergence(24, 3)], 3, 21),
+        (14, [SeenDivergence(21, 3)], 3, 14),
+        (None, [SeenDivergence(21, 3)], 4, None),
+        (30, [SeenDivergence(21, 3)], 4, 30),
     ],
 )
 def test_the_lowest_step_counts_that_no_later_attempt_has_overtaken(
-    own: int | None, divergences: list[Divergence], newest: int | None, below: int | None
+    own: int | None, divergences: list[SeenDivergence], newest: int | None, below: int | None
 ):
     assert restore_below(own, divergences, newest) == below
 
 
 @given(st.none() | steps, said, st.none() | st.integers(1, 20))
 def test_nothing_that_any_node_has_seen_of_the_newest_attempt_is_restored(
-    own: int | None, divergences: list[Divergence], newest: int | None
+    own: int | None, divergences: list[SeenDivergence], newest: int | None
 ):
     below = restore_below(own, divergences, newest)
 

@@ -17,7 +17,7 @@ from supervisor.core.fleet.gang_effects import (
 from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Divergence, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 
 NODES = ("n1", "n2", "n3")
 
@@ -62,10 +62,10 @@ def test_the_chief_begins_once_all_have_joined_and_orders_them_by_rank():
 
 def test_what_any_node_has_seen_diverge_is_known_as_a_turn_begins_and_not_in_the_next():
     chief = spared()
-    chief.joined(3, 0, "n4:5004", 2.0, Divergence(7, 1))  # it trains already: that node says it again
+    chief.joined(3, 0, "n4:5004", 2.0, SeenDivergence(7, 1))  # it trains already: that node says it again
     chief.broken("its worker ended", 3.0)
     for node in (1, 2, 3):
-        seen = Divergence(20 + node, 3) if node > 1 else None  # also of a spare one, which had a rank before
+        seen = SeenDivergence(20 + node, 3) if node > 1 else None  # also of a spare one, which had a rank before
         chief.on_ready(node, WithoutWorker(1, ADDRESSES[node % 3], seen), 4.0)
 
     (begin,) = chief.ready("n1:6000", 5.0, None)
@@ -81,7 +81,7 @@ def test_what_any_node_has_seen_diverge_is_known_as_a_turn_begins_and_not_in_the
 
 def test_a_node_that_is_not_the_chief_says_what_its_worker_has_seen():
     other = view(1)
-    seen = Divergence(21, 3)
+    seen = SeenDivergence(21, 3)
     assert other.ready("n2:5000", 0.0, seen) == [Say(WithoutWorker(0, "n2:5000", seen))]
 
 

@@ -15,7 +15,17 @@ from supervisor.core.program.facts import Policy, ProgramFacts, State
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Alive, Broken, Divergence, GangMessage, Join, Leave, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import (
+    Alive,
+    Broken,
+    GangMessage,
+    Join,
+    Leave,
+    Over,
+    Refused,
+    SeenDivergence,
+    WithoutWorker,
+)
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
 from supervisor.runner.fleet.node_departure import NodeDeparture
@@ -41,7 +51,7 @@ class Daemon:
         **facts: bool,
     ) -> None:
         self.left = 0
-        self.recalled: Divergence | None = None
+        self.recalled: SeenDivergence | None = None
         self.changes = ChangeWaiters()
         self.posted: list[object] = []
         self.is_leaving = False
@@ -76,7 +86,7 @@ class Daemon:
     def _leave(self) -> None:
         self.left += 1
 
-    async def _recall_divergence(self) -> Divergence | None:
+    async def _recall_divergence(self) -> SeenDivergence | None:
         return self.recalled
 
 
@@ -134,7 +144,7 @@ class Heard:
         self.messages: list[GangMessage] = []
         self.joined: list[Join] = []
 
-    def joins_with(self) -> tuple[int, str, Divergence | None]:
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
         raise AssertionError("the chief joins nobody")
 
     def on_joined(self, rank: int, joins: Join) -> None:
@@ -202,17 +212,17 @@ async def test_what_its_worker_has_seen_diverge_is_said_before_every_turn_until_
     heard = Heard()
     chief = GangLink(replace(PLACE, rank=0), "s", gang.link_port(PLACE), heard)
     one = Daemon(launched=False)
-    one.recalled = Divergence(21, 3)  # of an earlier daemon's worker
+    one.recalled = SeenDivergence(21, 3)  # of an earlier daemon's worker
     await chief.open()
     gathering = asyncio.create_task(one.agent.gather())
     try:
         await wait_until_async(lambda: heard.joined)
-        assert heard.joined[0].diverged == Divergence(21, 3)
+        assert heard.joined[0].diverged == SeenDivergence(21, 3)
         chief.begin(0, (0, 1), ("localhost:5000", heard.joined[0].address))
         await gathering
 
         one.runner.facts.launched = True
-        for turn, seen in ((1, Divergence(14, 4)), (2, None)):
+        for turn, seen in ((1, SeenDivergence(14, 4)), (2, None)):
             one.runner.divergence = seen
             chief.send(Over(turn, "why"))
             await wait_until_async(lambda: len(heard.messages) == turn)  # noqa: B023 - ends before the next
@@ -249,11 +259,11 @@ async def test_nodes_of_which_one_has_folders_of_its_own_and_another_shares_end_
 
 async def test_the_chief_learns_what_any_node_has_seen_before_it_begins() -> None:
     chief, one = Daemon(launched=False, place=replace(PLACE, rank=0)), Daemon(launched=False)
-    one.recalled = Divergence(21, 3)
+    one.recalled = SeenDivergence(21, 3)
     try:
         clusters = await asyncio.gather(chief.agent.gather(), one.agent.gather())
         assert all(clusters)
-        assert chief.place.diverged == (Divergence(21, 3),)
+        assert chief.place.diverged == (SeenDivergence(21, 3),)
     finally:
         await one.agent.close(StepExit.DONE)
         await chief.agent.close(StepExit.DONE)

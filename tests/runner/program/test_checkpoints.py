@@ -28,7 +28,7 @@ from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, StatedReason
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files
 from supervisor.protocol.damage import OlderBecause
-from supervisor.protocol.gang import Divergence, Restore, UploadPart
+from supervisor.protocol.gang import Restore, SeenDivergence, UploadPart
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.wire.messages import PartsWritten, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
@@ -287,14 +287,14 @@ async def test_chief_whose_only_copy_is_to_be_passed_over_gets_an_older_one(own_
 @pytest.mark.parametrize(
     ("diverged", "newest_attempt", "step"),
     [
-        ((Divergence(200, 1),), 1, 100),
-        ((Divergence(250, 1), Divergence(150, 1)), 1, 100),
-        ((Divergence(200, 1),), 2, 200),  # of a node that was away while a later attempt has saved
-        ((Divergence(250, 1),), 1, 200),
+        ((SeenDivergence(200, 1),), 1, 100),
+        ((SeenDivergence(250, 1), SeenDivergence(150, 1)), 1, 100),
+        ((SeenDivergence(200, 1),), 2, 200),  # of a node that was away while a later attempt has saved
+        ((SeenDivergence(250, 1),), 1, 200),
     ],
 )
 async def test_divergence_that_any_node_has_seen_takes_the_chief_back(
-    own_folders: OwnFolders, diverged: tuple[Divergence, ...], newest_attempt: int, step: int
+    own_folders: OwnFolders, diverged: tuple[SeenDivergence, ...], newest_attempt: int, step: int
 ):
     own_folders.commit(100, 200)
     own_folders.places[0].diverged = diverged
@@ -310,7 +310,7 @@ async def test_divergence_that_any_node_has_seen_takes_the_chief_back(
 @pytest.mark.integration
 async def test_step_that_an_operator_chose_is_not_passed_over_for_a_divergence(own_folders: OwnFolders):
     own_folders.commit(100, 200)
-    own_folders.places[0].diverged = (Divergence(150, 1),)
+    own_folders.places[0].diverged = (SeenDivergence(150, 1),)
     await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5, begin_at=200)), PATIENCE_S)
 
     (selected,) = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
@@ -329,7 +329,7 @@ async def test_of_a_shared_folder_the_chief_alone_gives_up_what_diverged(
     for step in (100, 200):
         made(folder, step)
     place = GangPlace(Allocation(1, 0 if is_chief else 1, ("a", "b"), 0, 1))
-    place.diverged = (Divergence(200, 1),) if is_chief else ()
+    place.diverged = (SeenDivergence(200, 1),) if is_chief else ()
     selector = selector_of(path, replace(services, gang=place, is_chief=is_chief), posted.append)
 
     await selector.select(SelectCheckpoint(3, restore_below_step=None if is_chief else 200))
