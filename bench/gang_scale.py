@@ -75,7 +75,7 @@ ROWS = {
     "meet_s": "all have met, s",
     "meet_again_s": "all have met again after a loss, s",
     "meet_cpu_s": "the chief's CPU until then, s",
-    "meet_bytes": "bytes through the chief until then",
+    "meet_bytes": "bytes through the chief until then, less signs of life",
     "well_bytes": "bytes a second through the chief, all well",
     "well_messages": "messages a second, both ways",
     "well_cpu_percent": "the chief's CPU meanwhile, % of a core",
@@ -169,7 +169,7 @@ def measure(size: int, number: int, well_s: float, figures: Figures, with_silenc
             figures.meet_s.append(meet([*others, victim], 1))
             met = chief.ask("figures")
             figures.meet_cpu_s.append(met["cpu_s"] - began["cpu_s"])
-            figures.meet_bytes.append(met["sent_bytes"] + met["received_bytes"])
+            figures.meet_bytes.append(met["sent_bytes"] + met["received_bytes"] - met["alive_bytes"])
             time.sleep(well_s)
             well = chief.ask("figures")
             for kind, names in {"bytes": ("sent_bytes", "received_bytes"), "messages": ("sent", "received")}.items():

@@ -27,6 +27,7 @@ from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.processes import limits
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.gang import MESSAGES, Alive, GangMessage
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings
 
@@ -35,6 +36,7 @@ RENDEZVOUS_S = 120.0
 OUTPUT_BYTES = 1 << 30  # of the log: more than ever comes
 TCP_INFO_BYTES = 256
 ESTABLISHED = 1
+ALIVE_BYTES = len(MESSAGES.encode(Alive()))
 
 source: ContextVar[str | None] = ContextVar("source", default=None)
 """The address that this rank connects from, so that each is a host of its own to the chief."""
@@ -52,6 +54,29 @@ def address_of(rank: int) -> str:
     return f"127.{1 + (rank >> 8)}.{rank & 255}.1"
 
 
+class CountedAgent(GangAgent):
+    """Counts the bytes of the signs of life that come and go while it is connected: how many there are until all have
+    met depends on how busy the machine is."""
+
+    alive_bytes = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        send = self._link.send
+
+        def count_and_send(message: GangMessage, to: int | None = None) -> None:
+            if isinstance(message, Alive):
+                self.alive_bytes += ALIVE_BYTES * len(self._link._writers)
+            send(message, to)
+
+        self._link.send = count_and_send  # type: ignore[method-assign]
+
+    def on_message(self, rank: int, message: GangMessage) -> None:
+        if isinstance(message, Alive):
+            self.alive_bytes += ALIVE_BYTES
+        super().on_message(rank, message)
+
+
 class Ranks:
     """The agents of this process, of one generation after the other."""
 
@@ -59,7 +84,7 @@ class Ranks:
         self._job_id = job_id
         self._ranks = ranks
         self._nodes = ("127.0.0.1", *(f"node-{rank:04}" for rank in range(1, size)))
-        self._agents: list[GangAgent] = []
+        self._agents: list[CountedAgent] = []
         self._over_at: dict[int, float] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._all_over = asyncio.Event()
@@ -77,7 +102,7 @@ class Ranks:
         source.set(address_of(rank))
         place = Allocation(self._job_id, rank, self._nodes, 0, generation)
         settings = GangSettings(SECRET, RENDEZVOUS_S, place.size)
-        agent = GangAgent(GangPlace(place), settings, {}, lambda: self._leave(agent), lambda: rank in self._over_at)
+        agent = CountedAgent(GangPlace(place), settings, {}, lambda: self._leave(agent), lambda: rank in self._over_at)
         self._agents.append(agent)
         return await agent.gather()
 
@@ -103,7 +128,7 @@ class Ranks:
         process = psutil.Process()
         return {
             "at": time.monotonic(), "cpu_s": time.process_time(), "memory_bytes": process.memory_full_info().uss,
-            "files": process.num_fds(), **_traffic(),
+            "files": process.num_fds(), "alive_bytes": sum(agent.alive_bytes for agent in self._agents), **_traffic(),
         }  # fmt: skip
 
 

@@ -30,9 +30,11 @@ from supervisor.protocol.gang import (
     PartUploaded,
     Refused,
     Restore,
+    SeenDivergence,
     UploadPart,
     WithoutWorker,
 )
+from supervisor.protocol.ports import local_ports, ports_to_try
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
@@ -49,8 +51,8 @@ log = structlog.get_logger()
 class LinkListener(Protocol):
     """Who is told what comes in. Called in the event loop."""
 
-    def joins_with(self) -> tuple[int, str]:
-        """The turn that this daemon knows of, and the address of its worker (of the others)."""
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
+        """The turn that this daemon knows of, the address of its worker, and what that has seen (of the others)."""
 
     def on_joined(self, rank: int, joins: Join) -> None:
         """A daemon has proved that it belongs here (to the chief)."""
@@ -71,16 +73,25 @@ class LinkListener(Protocol):
 class GangLink:
     """This daemon's connections. Nothing here decides.
 
-    `allocation`: its `rank` is the number of this node. `port`: where the chief listens.
+    `allocation`: its `rank` is the number of this node. `port`: where the chief listens. `own_folders`: true if this
+    node's configuration says that each has folders of its own.
     """
 
-    def __init__(self, allocation: Allocation, secret: str, port: int, listener: LinkListener) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        secret: str,
+        port: int,
+        listener: LinkListener,
+        own_folders: bool | None = None,
+    ) -> None:
         self._allocation = allocation
         self._secret = secret
         self._port = port
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
+        self._own_folders = own_folders
         self._admission = GangAdmission(allocation, secret)
         self._refused = 0
         self._server: asyncio.Server | None = None
@@ -204,8 +215,8 @@ class GangLink:
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
-            turn, address = self._listener.joins_with()
-            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn)
+            turn, address, diverged = self._listener.joins_with()
+            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn, diverged, self._own_folders)
             joins = replace(joins, proof=gang.proof_of_join(self._secret, said, joins))
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins
@@ -281,11 +292,18 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 def free_port(wanted: int = 0) -> int:
-    """`wanted` if it is free at the moment, or another port that is. If another program takes it first, the next
-    generation gets another."""
-    with socket.socket() as sock:
-        try:
-            sock.bind(("", wanted))  # TensorFlow's server listens on every address
-        except OSError:
-            sock.bind(("", 0))
-        return int(sock.getsockname()[1])
+    """`wanted` if it is free at the moment and not one that the kernel may give to another program, or else another.
+
+    If another program takes it first, the next generation gets another. Raises OSError if there is none.
+    """
+    first = (wanted,) if wanted and wanted not in local_ports() else ()
+    for port in (*first, *ports_to_try()):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("", port))  # TensorFlow's server listens on every address
+            except OSError:
+                if port == 0:
+                    raise
+                continue
+            return int(sock.getsockname()[1])
+    raise AssertionError("the last one is any port")

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.checkpoints.manifest import StoredFile
+from supervisor.protocol.ports import LOWEST_WORKER_PORT, WORKER_PORTS
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import LineCodec
 
 LOWEST_PORT, PORTS = 20000, 10000  # below those that Linux gives to clients
-LOWEST_WORKER_PORT, WORKER_PORTS = 32768, 28232  # those that Linux gives to whoever asks for any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,19 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenDivergence:
+    """A worker of that node has seen training diverge in `attempt` (the chief's): all begin below `below_step`."""
+
+    below_step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds.
 
-    `turn`: the one that it knows of.
+    `turn`: the one that it knows of. `diverged`: what has to be known before the next one begins. `own_folders`: true
+    if its configuration says that nodes have folders of their own.
     """
 
     rank: int
@@ -47,6 +57,8 @@ class Join:
     nonce: str
     proof: str
     turn: int = 0
+    diverged: SeenDivergence | None = None
+    own_folders: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +117,11 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class WithoutWorker:
-    """To the chief: no worker runs here. The next one will listen at `address`."""
+    """To the chief: no worker runs here. The next one will listen at `address`. `diverged`: as in Join."""
 
     turn: int
     address: str
+    diverged: SeenDivergence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +156,13 @@ class UploadPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUploaded:
-    """To the chief: the answer to UploadPart. `is_gone`: the files are not there, or not whole."""
+    """To the chief: the answer to UploadPart. `is_gone`: the files are not there, or not whole. `files`: what was sent,
+    and is in the store."""
 
     id: int
     error: str | None = None
     is_gone: bool = False
+    files: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +193,8 @@ MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for ki
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     """What only a daemon of this allocation can say to this challenge, and only of itself."""
     said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
-    return _sign(secret, "join", challenge.nonce, *said)
+    diverged = () if joins.diverged is None else (joins.diverged.below_step, joins.diverged.attempt)
+    return _sign(secret, "join", challenge.nonce, *said, *diverged, *(["own folders"] if joins.own_folders else []))
 
 
 def proof_of_answer(secret: str, joins: Join, answer: Alive | Refused) -> str:

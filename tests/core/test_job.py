@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.actions.base import TARGETS
-from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.restart import PORTS_FORGIVEN, Cause
 from supervisor.core.job import ROWS, TABLE, Job
 from supervisor.core.program import events
 from supervisor.core.program.effects import (
@@ -713,6 +713,36 @@ def test_a_new_script_is_started_again_if_another_program_has_taken_its_port(err
     die(job, 1.0, code=1)
 
     assert job.state is State.BACKOFF
+    assert job.facts.failures.by_cause == {}
+
+
+def lose_a_port(job: Job) -> None:
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, None, None), 1.0)
+    job.handle(FailureReported(attempt, "UnknownError: Could not start gRPC server"), 1.0)
+    die(job, 1.0, code=1)
+
+
+def test_port_that_is_taken_again_and_again_is_a_failure_as_any_other():
+    job = starting()
+    for _ in range(PORTS_FORGIVEN):
+        lose_a_port(job)
+        assert (job.state, job.facts.failures.by_cause) == (State.BACKOFF, {})
+        job.expire(1000.0)
+        assert job.state is State.STARTING
+    lose_a_port(job)
+
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
+def test_port_that_is_lost_once_training_has_begun_is_a_failure():
+    job = starting()
+    job.handle(CheckpointSelected(1, None, None), 1.0)
+    job.handle(StepsDone(1, 5), 1.0)
+    job.handle(FailureReported(1, "OSError: [Errno 98] Address already in use"), 1.0)
+
+    die(job, 1.0, code=1)
+
     assert job.facts.failures.by_cause == {Cause.CRASH: 1}
 
 

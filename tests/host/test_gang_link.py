@@ -24,6 +24,7 @@ from supervisor.protocol.gang import (
     PartUploaded,
     Refused,
     Restore,
+    SeenDivergence,
     UploadPart,
 )
 from tests.waiting import turn_loop, wait_until_async
@@ -39,17 +40,20 @@ class Heard:
 
     def __init__(self, address: str = "") -> None:
         self.address = address
+        self.diverged: SeenDivergence | None = None
+        self.seen: list[SeenDivergence | None] = []
         self.joined: dict[int, str] = {}
         self.cluster: tuple[str, ...] | None = None
         self.messages: list[tuple[int, GangMessage]] = []
         self.lost: list[tuple[int, str]] = []
         self.refused: list[str] = []
 
-    def joins_with(self) -> tuple[int, str]:
-        return 0, self.address
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
+        return 0, self.address, self.diverged
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self.joined[rank] = joins.address
+        self.seen.append(joins.diverged)
 
     def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self.cluster = addresses
@@ -201,6 +205,31 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
                 await asyncio.wait_for(reader.read(), 30)
         writer.close()
         assert list(at_chief.joined) == [1] and not at_chief.lost
+
+
+async def test_what_a_rank_has_seen_diverge_comes_with_its_proof(port: int):
+    async with daemon(port, 0) as (_, at_chief):
+        heard = Heard(f"{NODES[1]}:5001")
+        heard.diverged = SeenDivergence(21, 3)
+        link = GangLink(Allocation(7, 1, NODES, 0, 1), SECRET, port, heard)
+        await link.open()
+        await wait_until_async(lambda: at_chief.joined)
+        await link.close()
+        assert at_chief.seen == [SeenDivergence(21, 3)]
+
+
+@pytest.mark.hostile
+async def test_what_a_rank_has_seen_diverge_can_not_be_added_to_its_proof(port: int):
+    async with daemon(port, 0) as (_, at_chief):
+        reader, writer = await asyncio.open_connection("localhost", port)
+        challenge = MESSAGES.decode(await reader.readline())
+        assert isinstance(challenge, Challenge)
+        joins = Join(1, 1, f"{NODES[1]}:5001", "n", "")
+        forged = replace(joins, proof=gang.proof_of_join(SECRET, challenge, joins), diverged=SeenDivergence(1, 9))
+        writer.write(MESSAGES.encode(forged))
+        assert b"refused" in await asyncio.wait_for(reader.read(), 30)
+        assert not at_chief.joined
+        writer.close()
 
 
 @pytest.mark.hostile

@@ -149,6 +149,19 @@ def test_training_that_diverges_goes_back_to_one_step_on_all_nodes(tmp_path: Pat
     assert nodes.committed()[:4] == [STEPS, 35, 28, 21]
 
 
+def test_divergence_that_only_another_rank_sees_takes_all_nodes_back(tmp_path: Path, undisturbed: Nodes) -> None:
+    """The chief has committed a step after the bad one by then, and its own loss is as it should be."""
+    nodes = Nodes(tmp_path / "gang", pause=0.2)
+    nodes.keys += "on_nan=rollback\n"
+    nodes.environments = [{}, {"NAN_AT": "22"}]
+    with nodes.running() as pods:
+        assert nodes.until_begun(2) == 14
+        assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0], nodes.said()
+
+    assert nodes.ends() == undisturbed.ends()
+    assert nodes.committed()[:4] == [STEPS, 35, 28, 21]
+
+
 @dataclass(frozen=True)
 class Kill:
     """`node`: at whose request to the store; `request`: which, of the second save; `victim`: `worker` or `pod`, and of

@@ -50,7 +50,15 @@ from worker.checkpoint.snapshot import Snapshot, TensorSnapshot
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter, not_finite_text
 from worker.data.collectives import Gang
 from worker.process.reporting import describe_error, print_message
-from worker.saving.commit import NotFinite, NotPublished, SaveError, is_disk_full, save_error_text
+from worker.saving.commit import (
+    DISK_FULL,
+    NotFinite,
+    NotPublished,
+    OtherDiskFull,
+    SaveError,
+    is_disk_full,
+    save_error_text,
+)
 from worker.state.plain_values import NotSaveable
 
 SEEN_S = 5.0  # until the chief sees what another host has written: network file systems remember sizes for about 3 s
@@ -119,6 +127,8 @@ class _ChiefShare:
         report = ShareReport(**json.loads(text))
         if report.not_finite:
             raise NotFinite(not_finite_text(report.not_finite))
+        if report.errno in DISK_FULL and self._has_own_folders:
+            raise OtherDiskFull(save_error_text(self._name, f"worker {rank}: {report.file}: {report.error}"))
         if report.errno is not None:
             raise OSError(report.errno, f"{report.error} (on worker {rank})", report.file)
         if report.error is not None:
@@ -241,7 +251,7 @@ class ShardedWriter(TensorFlowWriter):
             return super().commit(taken)
         except SaveError as error:
             is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
-            is_anyones = isinstance(error, NotFinite | NotPublished) or is_disk_full(error.__cause__)
+            is_anyones = isinstance(error, NotFinite | NotPublished | OtherDiskFull) or is_disk_full(error.__cause__)
             if is_divided and not is_anyones:
                 self.is_trusted = False
                 print_message("a worker could not write its share; from now on, the chief writes checkpoints alone")

@@ -41,6 +41,8 @@ class Attempt:
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""
     mirror_url: str | None = None
     """The run in a store that it begins from; None under a daemon, which fetches for it."""
+    gang_attempt: int | None = None
+    """Of several workers with a daemon each: the chief's, after which their checkpoints are named."""
     proof: ProofMode | None = None
     """Set if a proof of exactness runs this process."""
 
@@ -114,7 +116,15 @@ class Attempt:
         """
         code = WorkerExit.DIVERGED
         self._send_failure_once(
-            Failed(self.number, step, error[:MAX_ERROR], go_back=go_back, batches=batches, code=int(code))
+            Failed(
+                self.number,
+                step,
+                error[:MAX_ERROR],
+                go_back=go_back,
+                batches=batches,
+                code=int(code),
+                gang_attempt=self.gang_attempt,
+            )
         )
         self.reporter.drain(DRAIN_TIMEOUT_S)
         raise DeliberateExit(int(code))

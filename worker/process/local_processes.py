@@ -18,6 +18,7 @@ import threading
 import time
 from typing import NoReturn
 
+from supervisor.protocol.ports import ports_to_try
 from supervisor.protocol.wire import launch, lines
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, Member
@@ -202,14 +203,18 @@ def _cluster(addresses: list[str], rank: int) -> str:
 def _free_ports(count: int) -> list[int]:
     """Ports that are free at the moment. If another program takes one before TensorFlow does, the start fails, and the
     next attempt gets others."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
-            sock.bind(("", 0))  # TensorFlow's server listens on every address
+            for port in ports_to_try():
+                try:
+                    sock.bind(("", port))  # TensorFlow's server listens on every address
+                except OSError:
+                    if port == 0:
+                        raise
+                    continue
+                break
         return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 _started: LocalProcesses | None = None

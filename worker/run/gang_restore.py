@@ -60,7 +60,7 @@ class GangRestore:
             restore = str(opened.restore) if opened.restore else None
             mark = None if self.has_own_folders else make_mark(directory)
             proof = own_folders.proof_of(opened.restore) if mark is None else ""
-            self.chief_attempt = attempt.number  # without a daemon, it has one only now
+            self._name_checkpoints_after(attempt.number)  # without a daemon, it has one only now
             mark_name = None if mark is None else mark.name
             start = [attempt.number, restore, attempt.launch.generation, mark_name, self.save_shards, proof]
             gang.text_from_chief(json.dumps(start))
@@ -72,7 +72,7 @@ class GangRestore:
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
         number, path, generation, mark_name, self.save_shards, proof = json.loads(gang.text_from_chief(""))
-        self.chief_attempt = number
+        self._name_checkpoints_after(number)
         if generation != attempt.launch.generation:
             attempt.exit_with_error(
                 WorkerExit.STOPPED,
@@ -89,6 +89,11 @@ class GangRestore:
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
+
+    def _name_checkpoints_after(self, chief_attempt: int) -> None:
+        self.chief_attempt = chief_attempt
+        if self._attempt.launch.generation is not None:
+            self._attempt.gang_attempt = chief_attempt
 
     @contextlib.contextmanager
     def readable(self, path: Path) -> Iterator[Path]:

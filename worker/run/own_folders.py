@@ -48,7 +48,7 @@ def publish(attempt: Attempt, manifest: Manifest, part: Path) -> None:
 
 
 def delete_old_parts(directory: Path, newest: CheckpointName) -> None:
-    """Deletes this node's files of checkpoints before the newest that exists; what can't be deleted now stays."""
+    """Deletes this node's files of checkpoints but for the newest that exists; what can't be deleted now stays."""
     with contextlib.suppress(OSError):
         removal.delete_parts(directory, newest)
 

@@ -40,6 +40,8 @@ from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, Retent
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class SaveError(Exception):
     """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
@@ -53,6 +55,10 @@ class NotFinite(SaveError):
         """One whose text names the first ten of the variables or tensors."""
         more = f" and {len(names) - 10} more" if len(names) > 10 else ""
         return cls(f"{', '.join(names[:10])}{more} {'is' if len(names) == 1 else 'are'} not finite")
+
+
+class OtherDiskFull(SaveError):
+    """The disk of another node is full, so nothing on this one's makes room for the save."""
 
 
 class NotPublished(SaveError):
@@ -105,14 +111,16 @@ class Retention:
             removal.delete_checkpoint(self._directory, name)
 
     def apply_policy(self, newest: CheckpointName) -> None:
-        """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
+        """Deletes what the policy does not keep, but never `newest`; and parts, also of a time when the job trained on
+        several nodes with folders of their own, that are of no use any more. Raises OSError."""
         self._restored = None  # there is a newer state
+        removal.delete_parts(self._directory, newest)
         removal.delete_expendable(self._directory, self._policy, newest, self._known)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error says that no space, or no quota, is left."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and error.errno in DISK_FULL
 
 
 Publish = Callable[[Manifest, Path], None]

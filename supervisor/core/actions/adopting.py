@@ -255,7 +255,7 @@ def _begin_only_once(facts: ProgramFacts) -> None:
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
-    facts.current.failed_errno = event.errno
+    facts.current.failed_errno, facts.current.gang_attempt = event.errno, event.gang_attempt
     if event.error is not None:
         facts.current.reported_error, facts.current.failed_step = event.error, event.step
         record_failed_step(facts, event.step)

@@ -159,6 +159,10 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return launch(facts, now)
     if (follow := OTHER_STARTS.get(cause)) is not None:
         return follow(facts, text, now)
+    if cause is Cause.CRASH and _has_lost_a_port(facts) and facts.failures.forgive_lost_port():
+        facts.reason = f"{text}; another start gets another port"
+        enter(facts, State.BACKOFF, now + restart.backoff_s(facts.failures.ports_lost, facts.policy.name))
+        return []
     is_its_own = event.code == WorkerExit.USER_ERROR and cause is not Cause.GPU
     raised = facts.current.reported_error if is_its_own else None
     is_new = not (facts.current.from_checkpoint or facts.ever_trained)
@@ -169,6 +173,12 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         times = facts.failures.deaths_without_progress
         return give_up(facts, f"failed before its first step, {times} times in a row: {text}")
     return retry(facts, cause, text, now)
+
+
+def _has_lost_a_port(facts: ProgramFacts) -> bool:
+    """Whether the attempt failed before it trained, as another program had its port. That is nobody's failure."""
+    error = facts.current.reported_error
+    return error is not None and not facts.current.made_progress and restart.has_lost_a_port(error)
 
 
 def _is_repeated_mistake(facts: ProgramFacts, error: str) -> bool:
@@ -189,6 +199,7 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
     if not facts.current.go_back:
         return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
     if facts.current.failed_step is not None:
+        facts.diverged_attempt = facts.current.gang_attempt or facts.attempt
         facts.restore_below_step = max(0, facts.current.failed_step - 1)
         if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
             facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)

@@ -117,6 +117,8 @@ def _has_worked(facts: ProgramFacts) -> bool:
 def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
     """Tells the worker to restore the verified checkpoint and train, unless it is older than the newest that was ever
     reported and nothing explains why."""
+    if event.below_step is not None and facts.begin_at is None:  # another rank may have said so
+        facts.restore_below_step, facts.diverged_attempt = event.below_step, facts.diverged_attempt or facts.attempt
     verdict = account.judge_start(facts, event)
     if isinstance(verdict, Unexplained):
         facts.current.decided_end = (Cause.STORAGE, verdict.text)

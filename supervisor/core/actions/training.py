@@ -146,7 +146,7 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
     facts.current.has_spoken = True
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
-    facts.current.failed_errno = event.errno
+    facts.current.failed_errno, facts.current.gang_attempt = event.errno, event.gang_attempt
     record_failed_step(facts, event.step)
     return []
 

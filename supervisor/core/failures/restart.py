@@ -79,6 +79,7 @@ _MISTAKES = frozenset(
     {"ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError"}
     | {"SyntaxError", "IndentationError", "TabError"}
 )
+PORTS_FORGIVEN = 3  # in a row: that a program takes a port between choice and use is rare
 _PORT_TAKEN = ("could not start grpc server", "address already in use", "eaddrinuse")
 """What TensorFlow, Python and PyTorch say, in small letters."""
 MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
@@ -100,11 +101,18 @@ class FailureCounts:
     deaths_without_progress: int = 0
     short_lives: int = 0
     """Of a plain program: crashes in a row after startsecs, each within CALM_S of its start."""
+    ports_lost: int = 0
+    """Attempts in a row that began no training, as another program had the port that they were to listen on."""
 
     def count_failure(self, cause: Cause, made_progress: bool) -> None:
         """Counts a failure. `made_progress`: the attempt did a step (a plain program: outlived startsecs)."""
         self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
         self.deaths_without_progress = 0 if made_progress else self.deaths_without_progress + 1
+
+    def forgive_lost_port(self) -> bool:
+        """Whether one more lost port counts for nothing. A script that names the port itself loses it again."""
+        self.ports_lost += 1
+        return self.ports_lost <= PORTS_FORGIVEN
 
     def count_short_life(self, lived_s: float) -> None:
         """Counts a crash of a plain program that had outlived startsecs, after `lived_s`."""
@@ -118,7 +126,7 @@ class FailureCounts:
     def refill_budgets(self) -> None:
         """Refills all budgets: there is a new best checkpoint, or a plain program is RUNNING."""
         self.by_cause = _NONE
-        self.deaths_without_progress = 0
+        self.deaths_without_progress = self.ports_lost = 0
 
     def is_exhausted(self, cause: Cause, limit: int) -> bool:
         """Whether the budget of `cause` is spent: `limit` retries were used."""

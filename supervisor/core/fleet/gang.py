@@ -37,13 +37,14 @@ from supervisor.core.fleet.gang_effects import (
 from supervisor.core.fleet.orderly_stop import OrderlyStop
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
 LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
+_TOLD_TO = frozenset({StepExit.SAVED, StepExit.NODE_LEAVES})
 
 
 class TurnPhase(Enum):
@@ -72,6 +73,8 @@ class GangView:
     end: EndGeneration | None = None
     _ready: dict[int, str] = field(default_factory=dict)
     """To the chief: nodes without a worker, and where the next one listens."""
+    _diverged: dict[int, SeenDivergence] = field(default_factory=dict)
+    """To the chief: what those nodes know of divergences."""
     _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
     it whenever a rank joins."""
@@ -92,7 +95,9 @@ class GangView:
 
     # --- what other daemons say ---
 
-    def joined(self, node: int, turn: int, address: str, now: float) -> list[GangEffect]:
+    def joined(
+        self, node: int, turn: int, address: str, now: float, diverged: SeenDivergence | None = None
+    ) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
         if self.roster.is_out(node):
             text = f"{self.allocation.describe(node)} has failed {MAX_FAILURES} times and is not taken again"
@@ -106,14 +111,14 @@ class GangView:
             return self._again(f"the worker of {self.allocation.describe(node)} ended with its daemon", now)
         if turn != self.turn:
             return [Say(Over(self.turn, "another node has its rank"), node)]
-        return self._is_ready(node, address, now)
+        return self._is_ready(node, address, now, diverged)
 
     def on_ready(self, node: int, message: WithoutWorker, now: float) -> list[GangEffect]:
         """To the chief: no worker runs there. One that has left says so, too, until it is gone."""
         self.heard(node, now)
         if self.end is not None or message.turn != self.turn or node in self._left:
             return []
-        return self._is_ready(node, message.address, now)
+        return self._is_ready(node, message.address, now, message.diverged)
 
     def on_broken(self, node: int, message: Broken, now: float) -> list[GangEffect]:
         """To the chief: the worker there has ended."""
@@ -161,6 +166,8 @@ class GangView:
             return []
         if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
             return self._on_left_in_order(node, reason, now)
+        if status in _TOLD_TO:
+            return self._on_left_between_turns(node, StepExit(status), reason)
         if status == StepExit.FAILED or self._leave_by is not None:
             return self._over(StepExit.AGAIN, reason)
         self._forget(node)
@@ -208,11 +215,13 @@ class GangView:
         self.phase = TurnPhase.BROKEN
         return [Say(Broken(self.turn, "saved and stopped", saved=True))]
 
-    def ready(self, address: str, now: float) -> list[GangEffect]:
-        """No worker runs here; the next one will listen at `address`."""
+    def ready(self, address: str, now: float, diverged: SeenDivergence | None = None) -> list[GangEffect]:
+        """No worker runs here; the next one will listen at `address`. `diverged`: what its worker has seen."""
         if self.end is not None or self.phase is not TurnPhase.GATHERING:
             return []
-        return self._is_ready(CHIEF, address, now) if self.is_chief else [Say(WithoutWorker(self.turn, address))]
+        if self.is_chief:
+            return self._is_ready(CHIEF, address, now, diverged)
+        return [Say(WithoutWorker(self.turn, address, diverged))]
 
     # --- time ---
 
@@ -252,10 +261,12 @@ class GangView:
 
     # --- what follows ---
 
-    def _is_ready(self, node: int, address: str, now: float) -> list[GangEffect]:
+    def _is_ready(self, node: int, address: str, now: float, diverged: SeenDivergence | None) -> list[GangEffect]:
         if self.phase is TurnPhase.TRAINING:
             return [TellCluster(node)] if self._is_spare(node) else []
         self._ready[node] = address
+        if diverged is not None:
+            self._diverged[node] = diverged
         return self._begin_if_complete(now)
 
     def _begin_if_complete(self, now: float) -> list[GangEffect]:
@@ -266,7 +277,9 @@ class GangView:
     def _begin(self, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> list[GangEffect]:
         self.phase, self.roster.ranks, self.addresses = TurnPhase.TRAINING, nodes, addresses
         self._ready.clear()
-        return [BeginTraining(self.turn, nodes, addresses)]
+        diverged = tuple(self._diverged.values())  # also of a node that has left since
+        self._diverged.clear()
+        return [BeginTraining(self.turn, nodes, addresses, diverged)]
 
     def _again(self, text: str, now: float) -> list[GangEffect]:
         """The chief ends this turn, for the next one."""
@@ -302,6 +315,14 @@ class GangView:
         if self._is_spare(self.allocation.rank):
             return self._over(StepExit.DONE, reason)
         return self._over(StepExit.SAVED, reason) if self.allocation.rank in self._stop.stopped else []
+
+    def _on_left_between_turns(self, node: int, status: StepExit, reason: str) -> list[GangEffect]:
+        """It was told to stop while no worker ran: as while all train, the others stop with it, and nobody failed."""
+        if node in self.roster.ranks:
+            return self._over(status, reason)
+        self._forget(node)
+        self.roster.left(node)
+        return []
 
     def _on_left_alone(self, node: int, reason: str, now: float) -> list[GangEffect]:
         """To the chief: a spare node takes its rank, or all leave with it."""

@@ -3,16 +3,20 @@
 from dataclasses import dataclass
 
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 
 
 @dataclass(frozen=True, slots=True)
 class BeginTraining:
-    """Start the worker, unless this node is a spare one. `nodes` and `addresses`: of all workers, by rank."""
+    """Start the worker, unless this node is a spare one. `nodes` and `addresses`: of all workers, by rank.
+
+    `diverged`: on the chief, what the nodes know of divergences.
+    """
 
     turn: int
     nodes: tuple[int, ...]
     addresses: tuple[str, ...]
+    diverged: tuple[SeenDivergence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

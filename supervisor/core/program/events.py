@@ -103,7 +103,8 @@ class CheckpointSelected:
     directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
     or one as new, if it is not restored because it is in quarantine or was refused now. `memory`: where the worker gets
     what the last attempt left in memory, from which it begins if that is newer and whole. `stated`: why it is an older
-    one, where another node of the gang has selected it.
+    one, where another node of the gang has selected it. `below_step`: it had to be of a lower step, as training has
+    diverged there, on whichever rank of a gang.
     """
 
     attempt: int
@@ -115,6 +116,7 @@ class CheckpointSelected:
     passed_over: RejectedCheckpoint | None = None
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
+    below_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ class FailureReported:
     """The worker reports why it fails. `step`: where, if it knows; `out_of_memory`: for lack of memory.
 
     `go_back`: training diverged at `step`, and the next attempt is to begin before that. `errno`: the error of a
-    checkpoint directory that it could not use.
+    checkpoint directory that it could not use. `gang_attempt`: of a rank of a gang, the chief's.
     """
 
     attempt: int
@@ -299,6 +301,7 @@ class FailureReported:
     out_of_memory: bool = False
     go_back: bool = False
     errno: int | None = None
+    gang_attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +374,9 @@ class AttemptLost:
     """It ended while no daemon was running. `done`, `error`: it reported completion, or a failure.
 
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
-    `step`, `out_of_memory`, `go_back`, `errno`: as in `FailureReported`; `code`: the exit status it was about to
-    exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a start
-    request.
+    `step`, `out_of_memory`, `go_back`, `errno`, `gang_attempt`: as in `FailureReported`; `code`: the exit status it was
+    about to exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a
+    start request.
     """
 
     attempt: int
@@ -388,6 +391,7 @@ class AttemptLost:
     oom: str | None = None
     held_back: bool = False
     errno: int | None = None
+    gang_attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import Older, ProgressAccount
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.messages import Then
 
 
@@ -148,6 +149,7 @@ class AttemptFacts:
     failed_errno: int | None = None  # it reports that the checkpoint directory failed with this error
     older_readable: bool = False  # its newest checkpoint could not be read, but there are older ones
     go_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
+    gang_attempt: int | None = None  # a rank of a gang reports the chief's, after which checkpoints are named
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
     older: Older | None = None  # it began from an older checkpoint than the newest, and why
     save_error: str | None = None  # why its last save failed, unless one has succeeded since
@@ -185,6 +187,7 @@ class ProgramFacts:
     ever_trained: bool = False  # since the operator's start, some attempt did a step
     microbatches: int = 1  # number of parts that each batch is divided into
     restore_below_step: int | None = None  # training diverged there: the next checkpoint has to be of a lower step
+    diverged_attempt: int | None = None  # in which it did; of a rank of a gang, the chief's
     backoff_until: float | None = None  # the end of a back-off that a new daemon continues
 
     # the checkpoint directory
@@ -218,6 +221,13 @@ class ProgramFacts:
     notice_recalled: bool = False  # an earlier daemon received it and requested the first flush
     freeze_until: float | None = None  # until then the host may freeze, as a notice says
     waits_for_host: bool = False  # in BACKOFF because of the notice, not because of a failure
+
+    @property
+    def divergence(self) -> SeenDivergence | None:
+        """What all of a gang have to know before they begin again; None if training has not diverged here."""
+        if self.restore_below_step is None:
+            return None
+        return SeenDivergence(self.restore_below_step, self.diverged_attempt or self.attempt)
 
     def restart_silence(self, now: float) -> None:
         """Measures silence from now on: what was before is no sign of a hang, and nothing to learn from."""

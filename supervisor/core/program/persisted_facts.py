@@ -68,6 +68,7 @@ class PersistedFacts:
     worked_paths: Annotated[tuple[str, ...], Items(MAX_NAMES)] = ()
     step: int | None = None
     begin_since: int | None = None
+    diverged_attempt: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -112,6 +113,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         worked_paths=facts.worked_paths,
         step=facts.current.step if facts.state not in ALIVE else None,
         begin_since=facts.begin_since,
+        diverged_attempt=facts.diverged_attempt,
     )
 
 
@@ -138,6 +140,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         stored.ever_trained,
         stored.restore_below_step,
     )
+    facts.diverged_attempt = stored.diverged_attempt
     facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
     facts.mount, facts.salvaged = stored.mount, stored.salvaged
     facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since

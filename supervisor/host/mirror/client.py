@@ -30,6 +30,7 @@ Wanted = TypeVar(
     messages.UploadAnswer,
     messages.LocateAnswer,
     messages.DoneAnswer,
+    messages.PartAnswer,
 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.wire.codec import encode_record, parse_object
 from supervisor.protocol.wire.lines import LineCodec
 
@@ -82,7 +83,8 @@ class FetchNamedRequest:
 
 @dataclass(frozen=True, slots=True)
 class UploadPartRequest:
-    """Copy this node's files of a checkpoint under an epoch. They count once CommitPartsRequest is answered."""
+    """Copy this node's files of a checkpoint under an epoch; the answer is a PartAnswer. They count once
+    CommitPartsRequest is answered."""
 
     id: int
     name: str
@@ -91,11 +93,15 @@ class UploadPartRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitPartsRequest:
-    """Commit a checkpoint of which all nodes have uploaded their files; the answer is an UploadAnswer."""
+    """Commit a checkpoint of which all nodes have uploaded their files; the answer is an UploadAnswer.
+
+    `files`: what they say that they have uploaded.
+    """
 
     id: int
     name: str
     epoch: int
+    files: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +208,17 @@ class LocateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DoneAnswer:
-    """What was asked for is done; the answer to FetchNamedRequest and UploadPartRequest."""
+    """What was asked for is done; the answer to FetchNamedRequest."""
 
     id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartAnswer:
+    """This node's files of a checkpoint are in the store; none of `files` if the checkpoint was committed before."""
+
+    id: int
+    files: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +232,7 @@ class FencedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FailureAnswer:
-    """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more;
+    """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more, or damaged;
     `epoch_lost`: the store lacks the epoch under which this host writes."""
 
     id: int
@@ -235,6 +249,7 @@ Answer = (
     | UploadAnswer
     | LocateAnswer
     | DoneAnswer
+    | PartAnswer
     | FencedAnswer
     | FailureAnswer
 )

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import EpochLost, MirroredRun, TakenOver
+from supervisor.host.mirror.run import EpochLost, MirroredRun, PartDamaged, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -113,7 +113,7 @@ def main() -> None:
             answer = _fenced(question.id, error.epoch)
         except (StoreError, ManifestError, OSError) as error:
             run = None  # credentials are read anew: those that expired may have been renewed
-            is_gone, epoch_lost = isinstance(error, FileNotFoundError), isinstance(error, EpochLost)
+            is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
             answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
         output.write(answer)
 
@@ -155,11 +155,11 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             return _uploaded(question, size, began_at, line)
         case messages.CommitPartsRequest():
             began_at = time.monotonic()
-            size, line = run.commit_parts(_required_name(question.name), question.epoch)
+            size, line = run.commit_parts(_required_name(question.name), question.epoch, question.files)
             return _uploaded(question, size, began_at, line)
         case messages.UploadPartRequest():
-            run.upload_part(_required_name(question.name), question.epoch)
-            return messages.DoneAnswer(question.id)
+            files = run.upload_part(_required_name(question.name), question.epoch)
+            return messages.PartAnswer(question.id, files)
         case messages.LocateRequest():
             epoch, digest = locate(run, run.folder, _required_name(question.name)) or (0, "")
             return messages.LocateAnswer(question.id, epoch, digest)

@@ -1,11 +1,13 @@
 """One run in the store, and the job's folder beside it: list, fetch, take over, upload, delete.
 
-**How a checkpoint gets there.** Its files are uploaded under a key that no other host uses, their sizes are
-compared, and the manifest is created last, by one put that fails if there is one. So a process that is killed
-anywhere leaves either no manifest, and then no checkpoint, or a whole one. Before the manifest the epochs are listed
-once more: if another host has begun a later one, nothing is committed. Should that host come between the look and
-the put, the manifest exists and may not count (`protocol/mirror/line.py`). So the epochs are listed after the put too,
-and only then is anybody told that the checkpoint is in the store.
+**How a checkpoint gets there.** Its files are uploaded under a key that no other host uses. The bytes that are sent are
+hashed on their way and compared with the manifest, and the store is asked for the size of what it has. Where several
+nodes upload, each says what it has sent and how the store calls that version (its ETag), and right before the commit
+the store has to have that very version. The manifest is created last, by one put that fails if there is one. So a
+process that is killed anywhere leaves either no manifest, and then no checkpoint, or a whole one. Before the manifest
+the epochs are listed once more: if another host has begun a later one, nothing is committed. Should that host come
+between the look and the put, the manifest exists and may not count (`protocol/mirror/line.py`). So the epochs are
+listed after the put too, and only then is anybody told that the checkpoint is in the store.
 
 **Why two hosts never both go on.** The run belongs to the newest epoch. An epoch is created by one put that fails if
 there is one of that number, so each has one holder. A host that is about to take a run over may fail to start at all:
@@ -34,18 +36,21 @@ from datetime import UTC, datetime, timedelta
 from io import RawIOBase
 from pathlib import Path
 
+import xxhash
+
 from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, parse_manifest
+from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, StoredFile, parse_manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.fetching import FetchResult, fetch
 from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch, hold_epoch, known_epoch, record_begin
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, committed_key, encode_epoch, epoch_key
-from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before, to_delete
+from supervisor.protocol.mirror.line import KEEP_AT_LEAST, checkpoints_on_line, given_up, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
 
 UNFINISHED_AGE = timedelta(hours=24)  # longer than any upload; files without a manifest may go after that
+GIVEN_UP_AGE = timedelta(days=7)  # for people to see that a run was taken over, or taken back, by mistake
 
 
 class EpochLost(StoreError):
@@ -56,6 +61,10 @@ class EpochLost(StoreError):
             f"epoch {number} of this run is gone from the store, as if the prefix was emptied; a new one is begun, and "
             f"the newest checkpoint uploaded again"
         )
+
+
+class PartDamaged(ManifestError):
+    """What a node has uploaded is not what its worker has written, and will not become that."""
 
 
 class TakenOver(Exception):
@@ -172,31 +181,36 @@ class MirroredRun(RemoteRun):
         self.keep_held(epoch)
         sent = 0
         for file in manifest.files:
-            self._upload_file(remote, folder, file, sent, manifest.size_bytes)
+            stored = self._upload_file(remote, folder, file.name, sent, manifest.size_bytes)
+            if (stored.size, stored.hash) != (file.size, file.hash):
+                raise ManifestError(f"cannot upload {name}: {_not_as_written(file.name)}")
             sent += file.size
         return manifest.size_bytes, self._commit(remote, content, epoch)
 
-    def upload_part(self, name: CheckpointName, epoch: int) -> int:
-        """Copies this node's files of a checkpoint; gives their bytes. They count once the chief's node has committed.
+    def upload_part(self, name: CheckpointName, epoch: int) -> tuple[StoredFile, ...]:
+        """Copies this node's files of a checkpoint; says which. They count once the chief's node has committed.
 
         Copies nothing over a checkpoint that is committed: the answer to that was lost. Raises FileNotFoundError if the
         files are not there (any more).
         """
         folder, remote = self.folder / name.part, RemoteCheckpoint(epoch, name)
-        files = [FileRecord(path.name, path.stat().st_size, "") for path in sorted(folder.iterdir())]
-        size, sent = sum(file.size for file in files), 0
-        is_committed = self.store.size(remote.manifest) is not None
-        for file in files if not is_committed else ():
-            if file.name != layout.MANIFEST:
-                self._upload_file(remote, folder, file, sent, size)
-            sent += file.size
-        return size
+        sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != layout.MANIFEST}
+        if self.store.size(remote.manifest) is not None:
+            return ()
+        files: list[StoredFile] = []
+        for file in sizes:
+            sent = sum(stored.size for stored in files)
+            files.append(self._upload_file(remote, folder, file, sent, sum(sizes.values())))
+        return tuple(files)
 
-    def commit_parts(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
+    def commit_parts(
+        self, name: CheckpointName, epoch: int, files: Iterable[StoredFile]
+    ) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Commits the checkpoint of which all nodes have uploaded their files; gives what `upload` gives.
 
-        Raises TakenOver and EpochLost; FileNotFoundError if its manifest is not here (any more), ManifestError if a
-        file is not in the store as the manifest says.
+        `files`: what they say of them. Raises TakenOver and EpochLost; FileNotFoundError if its manifest is not here
+        (any more), PartDamaged if a node has uploaded another file than its worker wrote, ManifestError if the store
+        has not the file that was uploaded.
         """
         content = durable.read_file(self.folder / name.part / layout.MANIFEST, MAX_BYTES + 1)
         manifest, remote = parse_manifest(content), RemoteCheckpoint(epoch, name)
@@ -205,8 +219,10 @@ class MirroredRun(RemoteRun):
         self.epochs()
         self._refuse_after(epoch)
         self.keep_held(epoch)
-        for file in manifest.files:
-            self._require_size(remote, file)
+        uploaded = {file.name: file for file in files}
+        if uploaded or self.store.read(remote.manifest, MAX_BYTES) != content:  # nothing is sent to what is committed
+            for file in manifest.files:
+                self._require_uploaded(remote, file, uploaded.get(file.name))
         return manifest.size_bytes, self._commit(remote, content, epoch)
 
     def _commit(self, remote: RemoteCheckpoint, content: bytes, epoch: int) -> tuple[RemoteCheckpoint, ...]:
@@ -238,25 +254,37 @@ class MirroredRun(RemoteRun):
         return remote in self._proven
 
     def _upload_file(
-        self, remote: RemoteCheckpoint, folder: Path, file: FileRecord, sent_before: int, size: int
-    ) -> None:
-        key = remote.key(file.name)
+        self, remote: RemoteCheckpoint, folder: Path, name: str, sent_before: int, size: int
+    ) -> StoredFile:
+        """Copies a file, and says what of it has been sent. `size`: of all files, for the progress."""
+        key, digest, sent = remote.key(name), xxhash.xxh3_128(), 0
 
         def pieces_of(opened: RawIOBase) -> Iterator[bytes]:
-            sent = sent_before
+            nonlocal sent
             for piece in self._limiter.pieces_of(opened):
+                digest.update(piece)
                 yield piece
                 sent += len(piece)
-                self.on_progress(sent, size)
+                self.on_progress(sent_before + sent, size)
 
-        self.store.upload(key, folder / file.name, pieces_of)
-        self._require_size(remote, file)
+        self.store.upload(key, folder / name, pieces_of)
+        stored, tag = self.store.look(key) or (None, None)
+        if stored != sent:
+            raise ManifestError(f"{name} has {stored} bytes in the store, and {sent} were sent; it is tried again")
+        return StoredFile(name, sent, f"xxh3_128:{digest.hexdigest()}", tag)
 
-    def _require_size(self, remote: RemoteCheckpoint, file: FileRecord) -> None:
-        """Raises ManifestError unless the store has the file with its size."""
-        stored = self.store.size(remote.key(file.name))
-        if stored != file.size:
+    def _require_uploaded(self, remote: RemoteCheckpoint, file: FileRecord, uploaded: StoredFile | None) -> None:
+        """Raises PartDamaged unless a node has uploaded that very file, and ManifestError unless the store has it."""
+        if uploaded is None:
+            raise PartDamaged(f"cannot commit {remote.name}: no node has uploaded {file.name}")
+        if (uploaded.size, uploaded.hash) != (file.size, file.hash):
+            raise PartDamaged(f"cannot commit {remote.name}: {_not_as_written(file.name)}")
+        there = self.store.look(remote.key(file.name))
+        if there is None or there[0] != file.size:
+            stored = "no" if there is None else there[0]
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")
+        if there[1] != uploaded.tag:
+            raise ManifestError(f"{file.name} in the store is another one than was uploaded; it is uploaded again")
 
     def _refuse_other(self, epoch: Epoch, before: Epoch | None) -> None:
         """Raises TakenOver unless the epoch of this number is `epoch`. The object says so: a list may leave it out.
@@ -285,10 +313,22 @@ class MirroredRun(RemoteRun):
         if latest > epoch:
             raise TakenOver(self._epochs[latest])
 
+    def _given_up(
+        self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
+    ) -> set[RemoteCheckpoint]:
+        """What was given up long ago, once the present epoch has enough that is its own and is there."""
+        own = [checkpoint for checkpoint in line if checkpoint.epoch == epoch]
+        if sum(map(self._exists, own[:KEEP_AT_LEAST])) < KEEP_AT_LEAST:
+            return set()
+        oldest, now = datetime.now(UTC) - GIVEN_UP_AGE, datetime.now(UTC)
+        passed_over = given_up(self._epochs, committed(files))
+        return {checkpoint for checkpoint, by in passed_over.items() if self.epochs_begun.get(by, now) < oldest}
+
     def _tidy(
         self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
     ) -> None:
-        """Deletes what retention leaves no room for, the manifest first, and what was never finished.
+        """Deletes what retention leaves no room for, the manifest first, what was given up long ago, and what was never
+        finished.
 
         Nothing is deleted because a list names checkpoints that are not there, or leaves out a manifest that is.
         """
@@ -298,9 +338,15 @@ class MirroredRun(RemoteRun):
         with contextlib.suppress(StoreError):  # the next upload tries again
             if len(line) > self.keep:
                 line = tuple(checkpoint for checkpoint in line if self._exists(checkpoint))
-            for checkpoint in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
+            for checkpoint in sorted(
+                abandoned.union(to_delete(line, epoch, self.keep), self._given_up(files, line, epoch))
+            ):
                 if checkpoint in abandoned and self._exists(checkpoint):
                     continue
                 self._proven.discard(checkpoint)
                 names = sorted(files.get(checkpoint, ()), key=lambda name: name != layout.MANIFEST)
                 self.store.delete(checkpoint.key(name) for name in names)
+
+
+def _not_as_written(name: str) -> str:
+    return f"{name} on its disk is not what the worker has written there; look at that disk"

@@ -45,6 +45,17 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file that a node has uploaded. `hash`: of the very bytes that were sent, as in a manifest; `tag`: what the
+    store calls this version of the object (its ETag), None if it has none."""
+
+    name: str
+    size: int
+    hash: str
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a checkpoint holds. `created_wall_at` is Unix time; `metrics` are those of the step it was taken at."""
 

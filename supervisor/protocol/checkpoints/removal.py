@@ -103,10 +103,12 @@ def delete_partials(directory: Path, kept: str | None = None) -> list[str]:
     return [leftover.name for leftover in leftovers]
 
 
-def delete_parts(directory: Path, before: CheckpointName) -> None:
-    """Deletes this node's files of checkpoints older than one (nodes with folders of their own). Raises OSError."""
+def delete_parts(directory: Path, newest: CheckpointName) -> None:
+    """Deletes this node's files of checkpoints (nodes with folders of their own) that `newest`, which exists, leaves
+    without use: older ones, and those of earlier attempts, which were given up. Raises OSError."""
     for path in [*directory.glob(f"*{layout.PART}")]:
-        if (name := layout.parse_part(path.name)) is not None and name < before:
+        name = layout.parse_part(path.name)
+        if name is not None and name != newest and (name < newest or name.attempt < newest.attempt):
             shutil.rmtree(path)
 
 

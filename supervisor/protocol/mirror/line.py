@@ -49,6 +49,22 @@ def checkpoints_on_line(
     return tuple(sorted(checkpoints, reverse=True))
 
 
+def given_up(epochs: Mapping[int, Epoch], committed: Collection[RemoteCheckpoint]) -> Mapping[RemoteCheckpoint, int]:
+    """The committed checkpoints that the line has passed over, each with the epoch that has left it behind.
+
+    None of them ever counts again: an epoch's parent is chosen from the line, and never changes. What is older than
+    the line is not among them: an operator began anew, and may want to look at what there was.
+    """
+    limits = epoch_limits(epochs)
+    first, newest = min(limits, default=0), max(limits, default=0)
+    return {
+        checkpoint: min(number for number in limits if number > checkpoint.epoch)
+        for checkpoint in committed
+        if first <= checkpoint.epoch < newest
+        and not (checkpoint.epoch in limits and _is_within(checkpoint.name, limits[checkpoint.epoch]))
+    }
+
+
 def left_behind(local: Mapping[CheckpointName, int | None], epochs: Mapping[int, Epoch]) -> tuple[CheckpointName, ...]:
     """The local checkpoints that a later epoch left behind. `local`: each with the epoch by which it counts.
 

@@ -30,14 +30,17 @@ class RemoteRun:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._epochs: dict[int, Epoch] = {}
+        self.epochs_begun: dict[int, datetime] = {}
+        """When the object of each epoch was written, by the store's clock, as far as the last list has said it."""
 
     def epochs(self) -> Mapping[int, Epoch]:
         """All epochs. What one object says never changes, so each is read once.
 
         What a list leaves out is asked for: the epochs after the last one, and those that precede it on the line.
         """
-        numbers = {number for key, _, _ in self.store.list_keys(EPOCHS) if (number := parse_epoch_key(key)) is not None}
-        for number in sorted(numbers - self._epochs.keys()):
+        listed = ((parse_epoch_key(key), written_at) for key, _, written_at in self.store.list_keys(EPOCHS))
+        self.epochs_begun = {number: written_at for number, written_at in listed if number is not None}
+        for number in sorted(self.epochs_begun.keys() - self._epochs.keys()):
             self._find_epoch(number)
         while self._find_epoch(max(self._epochs, default=0) + 1):
             pass

@@ -126,11 +126,21 @@ class Store:
 
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""
+        there = self.look(key)
+        return None if there is None else there[0]
+
+    def look(self, key: str) -> tuple[int, str | None] | None:
+        """The size of an object in bytes, and what its ETag says of this version; None if there is none.
+
+        A folder has no such tags: what obstore makes of it there differs between hosts that share it.
+        """
         try:
             with _as_store_error(f"look at {key}", may_be_missing=True):
-                return int(obstore.head(self._store, self._below + key)["size"])
+                there = obstore.head(self._store, self._below + key)
         except FileNotFoundError:
             return None
+        tag = None if self._url.startswith("file:") else there.get("e_tag")
+        return int(there["size"]), tag
 
     def download(self, key: str) -> Iterator[memoryview]:
         """The content of an object, in pieces. Raises FileNotFoundError if there is none."""

@@ -359,7 +359,8 @@ class Failed:
     `out_of_memory`: the exception says that memory ran out. `go_back`: training diverged at `step`, and the next
     attempt is to begin from before that. `batches`: data that later attempts leave out because of it, as `EPOCH:BATCH`,
     both from 0. `code`: the exit status that the worker is about to leave with, if known. `errno`: the error of a
-    checkpoint directory that could not be used.
+    checkpoint directory that could not be used. `gang_attempt`: of several workers with a daemon each, the attempt
+    after which their checkpoints are named.
     """
 
     rate: ClassVar[Rate] = Rate(1, 20)
@@ -373,6 +374,7 @@ class Failed:
     batches: Annotated[tuple[Annotated[str, Text(50)], ...], Items(1000)] = ()
     code: Annotated[int, Range(0, 255)] | None = None
     errno: Annotated[int, Range(0, 4095)] | None = None
+    gang_attempt: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

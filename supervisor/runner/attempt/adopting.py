@@ -193,6 +193,7 @@ async def reconstruct_end(
             go_back=failed.go_back,
             code=failed.code,
             errno=failed.errno,
+            gang_attempt=failed.gang_attempt,
         )
     return lost, words, lived_s_ago
 

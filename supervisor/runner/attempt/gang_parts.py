@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from supervisor.host.mirror.client import MirrorError
+from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.gang import GangMessage, PartCommitted, PartMessage, PartUploaded, Restore, UploadPart
 
 
@@ -55,8 +56,11 @@ class GangParts:
         """Says what all begin from."""
         self._send(choice, None)
 
-    async def upload(self, name: str, epoch: int, is_limited: bool) -> None:
-        """Has the other nodes upload their files. Raises MirrorError: `is_gone` if one of them can't do it any more."""
+    async def upload(self, name: str, epoch: int, is_limited: bool) -> list[StoredFile]:
+        """Has the other nodes upload their files, and says which those are.
+
+        Raises MirrorError: `is_gone` if one of them can't do it any more.
+        """
         nodes, asked = list(self._others), list[asyncio.Future[PartUploaded]]()
         first = self._last_id + 1
         try:
@@ -70,7 +74,7 @@ class GangParts:
         finally:
             for number in range(first, self._last_id + 1):
                 self._answers.pop(number, None)
-        errors = []
+        errors, files = [], list[StoredFile]()
         for node, said in zip(nodes, answers, strict=True):
             if isinstance(said, MirrorError):
                 errors.append(said)
@@ -78,8 +82,11 @@ class GangParts:
                 raise said
             elif said.error is not None:
                 errors.append(MirrorError(f"node {node}: {said.error}", is_gone=said.is_gone))
+            else:
+                files += said.files
         if errors:
             raise max(errors, key=lambda error: error.is_gone)
+        return files
 
     def say_committed(self, name: str, epoch: int) -> None:
         """The mirror has it now."""

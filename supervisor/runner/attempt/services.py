@@ -16,6 +16,7 @@ from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.gpus.guard import GpuGuard
@@ -39,13 +40,15 @@ class GangPlace:
 
     `cluster`: TF_CONFIG of this turn, for the worker. `spare_of`: the nodes that train while this one is a spare node;
     None: it has a rank. `left`: to the chief, nodes that have left because their hosts go away. `parts`: what its nodes
-    tell each other of checkpoints, if each has a folder of its own.
+    tell each other of checkpoints, if each has a folder of its own. `diverged`: on the chief, what nodes have said of
+    divergences before this turn.
     """
 
     allocation: Allocation
     cluster: str | None = None
     spare_of: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
+    diverged: tuple[SeenDivergence, ...] = ()
     parts: GangParts = field(default_factory=GangParts)
 
 

@@ -29,7 +29,17 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, PartMessage, Refused, WithoutWorker
+from supervisor.protocol.gang import (
+    Broken,
+    GangMessage,
+    Join,
+    Leave,
+    Over,
+    PartMessage,
+    Refused,
+    SeenDivergence,
+    WithoutWorker,
+)
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
@@ -88,7 +98,10 @@ class GangAgent:
         self._is_leaving = is_leaving
         roster = Roster(self.allocation.size, settings.wanted)
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
-        self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
+        jobs = [runner.config.job for runner in runners.values()]
+        self._own_folders = any(job is not None and not job.checkpoint_dir_shared for job in jobs) or None
+        port = gang.link_port(self.allocation)
+        self._link = GangLink(self.allocation, settings.secret, port, self, self._own_folders)
         place.parts.connect(self._link.send)
         self._address = self._free_address()
         self._joined = 0
@@ -101,6 +114,8 @@ class GangAgent:
         """The attempt of the turn before."""
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
+        self._recalled: SeenDivergence | None = None
+        """What an earlier daemon of this node has learned, until the program is taken up."""
         self._over_text = ""
         self._left: dict[int, int] = {}
         """Of the ranks that have left in this turn, with which status."""
@@ -114,6 +129,8 @@ class GangAgent:
         me = self.allocation
         log.info("gang.gathering", rank=me.rank, nodes=me.size, chief=me.nodes[0], generation=me.generation)
         self._expect_start()
+        for runner in self._runners.values():
+            self._recalled = await runner.recall_divergence()
         await self._open()
         self._execute(self._view.ready(self._address, self._loop.time()) if self._view.is_chief else [])
         return await self._cluster
@@ -202,7 +219,7 @@ class GangAgent:
                 return
             self._reported_turn = self._view.turn
             self._address = self._free_address()
-            self._execute(self._view.ready(self._address, self._loop.time()))
+            self._execute(self._view.ready(self._address, self._loop.time(), self._divergence))
 
     async def close(self, status: int) -> None:
         """The daemon exits with `status`."""
@@ -236,8 +253,14 @@ class GangAgent:
 
     # --- what comes in ---
 
-    def joins_with(self) -> tuple[int, str]:
-        return self._view.turn, self._address
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
+        return self._view.turn, self._address, self._divergence
+
+    @property
+    def _divergence(self) -> SeenDivergence | None:
+        """What this node knows of, and the chief has to know before the next turn begins."""
+        known = (runner.divergence for runner in self._runners.values())
+        return next(known, None) if self._has_started else self._recalled
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self._joined += 1
@@ -245,8 +268,19 @@ class GangAgent:
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
+        if bool(joins.own_folders) is not bool(self._own_folders):
+            self._execute([EndGeneration(StepExit.FAILED, self._describe_other_file(rank, bool(joins.own_folders)))])
         now = self._loop.time()
-        self._execute(self._view.joined(rank, joins.turn, joins.address, now))
+        self._execute(self._view.joined(rank, joins.turn, joins.address, now, joins.diverged))
+
+    def _describe_other_file(self, rank: int, has_own_folders: bool) -> str:
+        """One of both would wait for what the other never says."""
+        its, mine = ("is false", "is not") if has_own_folders else ("is not false", "it is")
+        node = self.allocation.describe(rank)
+        return (
+            f"cannot train: checkpoint_dir_shared {its} in the configuration of {node}, and {mine} in that of "
+            f"{self.allocation.describe(0)}; give all nodes the same file"
+        )
 
     def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self._execute(self._view.begun(turn, nodes, addresses, self._loop.time()))
@@ -330,6 +364,7 @@ class GangAgent:
             (runner,) = self._runners.values()  # all nodes of a gang train one program
             self._departure.watch_notice(runner, self._leave_as_spare)
             return
+        self._place.diverged = effect.diverged
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:
             self._has_started = True

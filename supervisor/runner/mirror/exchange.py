@@ -5,13 +5,14 @@ When to ask, and what follows from an error, `job_mirror.py` decides.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.core.program import events
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError
+from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.mirror.asking import MirrorQuestions, MirrorRequest
 from supervisor.runner.mirror.hold import RunHold, name_of
@@ -136,7 +137,7 @@ class StoreExchange:
         """
         hold, starts, began_at = self._hold, self._hold.starts, time.monotonic()
         part = messages.UploadPartRequest(self._client.next_id(), name, epoch)
-        own = self._questions.ask("uploading", part, messages.DoneAnswer, checkpoint=name)
+        own = self._upload_own(part, name)
         self.sends_part = True
         try:
             ended = await asyncio.gather(
@@ -149,11 +150,15 @@ class StoreExchange:
         failures = [outcome for outcome in ended if isinstance(outcome, BaseException)]
         if failures:
             raise max(failures, key=lambda failure: isinstance(failure, MirrorError) and failure.is_gone)
-        question = messages.CommitPartsRequest(self._client.next_id(), name, epoch)
+        files = tuple(file for outcome in ended if not isinstance(outcome, BaseException) for file in outcome)
+        question = messages.CommitPartsRequest(self._client.next_id(), name, epoch, files)
         done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
         if hold.epoch != epoch:
             raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
         self._record(name, epoch, done, began_at, is_limited)
+
+    async def _upload_own(self, part: messages.UploadPartRequest, name: str) -> Sequence[StoredFile]:
+        return (await self._questions.ask("uploading", part, messages.PartAnswer, checkpoint=name)).files
 
     def _record(self, name: str, epoch: int, done: messages.UploadAnswer, began_at: float, is_limited: bool) -> None:
         self._hold.add_upload(name, done.remote)

@@ -66,12 +66,12 @@ class NodeMirror:
         self._uploads += 1
         try:
             question = messages.UploadPartRequest(self._client.next_id(), message.name, message.epoch)
-            await self._client.ask(question, messages.DoneAnswer)
+            uploaded = await self._client.ask(question, messages.PartAnswer)
         except MirrorError as error:
             return PartUploaded(message.id, str(error)[:MAX_ERROR], error.is_gone)
         finally:
             self._uploads -= 1
-        return PartUploaded(message.id)
+        return PartUploaded(message.id, files=uploaded.files)
 
     def _on_committed(self, message: PartCommitted) -> None:
         """The mirror has this checkpoint: a later start may not begin from an older one without a reason."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
+from supervisor.core.fleet.divergence import restore_below
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.mirror.messages import FetchAnswer
@@ -78,6 +79,7 @@ class CheckpointSelector:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
         selected: events.CheckpointSelected | events.SelectionFailed | None
         try:
+            effect = self._limited_by_gang(effect)
             if self._node_mirror is not None:
                 selected = await self._node_mirror.select(effect.attempt)
             else:
@@ -92,6 +94,17 @@ class CheckpointSelector:
             self._log.exception("internal.failed", on="select")
             selected = events.SelectionFailed(effect.attempt, f"cannot select a checkpoint: {error!r}", permanent=False)
         self._post(selected)
+
+    def _limited_by_gang(self, effect: effects.SelectCheckpoint) -> effects.SelectCheckpoint:
+        """With what any node of the gang knows of a divergence, on the chief's, which decides for all."""
+        gang = self._services.gang
+        if gang is None or not self._services.is_chief or effect.begin_at is not None:
+            return effect
+        newest = None if effect.newest is None else effect.newest.attempt
+        below = restore_below(effect.restore_below_step, gang.diverged, newest)
+        if below != effect.restore_below_step:
+            self._log.warning("gang.goes_back", attempt=effect.attempt, below_step=below, why="another rank diverged")
+        return replace(effect, restore_below_step=below)
 
     async def _select_beside_memory(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | None:
         """The newest checkpoint on the disk, with what is in memory, for a worker that can restore that and waits.
@@ -129,7 +142,7 @@ class CheckpointSelector:
                 moved = await self._set_aside_newer(effect)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             await self._fetch_older(effect)
-            if effect.restore_below_step is not None:
+            if effect.restore_below_step is not None and self._services.is_chief:
                 self._storage.record_refused(
                     attempt, await store.roll_back(directory, effect.restore_below_step, self._user)
                 )
@@ -225,7 +238,14 @@ class CheckpointSelector:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
         self._storage.remember_remarks(seen)
         return events.CheckpointSelected(
-            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount, seen.passed_over
+            attempt,
+            path,
+            selection.step,
+            selection.data_position,
+            seen.highest_step,
+            seen.mount,
+            seen.passed_over,
+            below_step=effect.restore_below_step,
         )
 
     def _own_path(self, here: Selection) -> str | None:

@@ -38,6 +38,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
                 message.out_of_memory,
                 message.go_back,
                 message.errno,
+                message.gang_attempt,
             )
         case messages.WorkerStatus():
             return events.WorkerIdentified(

@@ -19,6 +19,7 @@ from supervisor.core.series import MetricSeries
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
@@ -156,6 +157,15 @@ class PersistedStateStore(ProgramObserver):
                 self._records.process.oom_counters = recalled.counters if is_last else ()
                 return recalled.digest == config_digest(self._config)
         return False
+
+    async def recall_divergence(self) -> SeenDivergence | None:
+        """Where the next start has to begin, as an earlier daemon has learned; of a job, before it is restored."""
+        with contextlib.suppress(LedgerError):
+            recalled = await asyncio.to_thread(self._services.ledger.job_states.load, self._config.name)
+            facts = None if recalled is None else recalled.facts
+            if facts is not None and facts.restore_below_step is not None:
+                return SeenDivergence(facts.restore_below_step, facts.diverged_attempt or facts.attempt)
+        return None
 
     async def _restore_account(self, last_attempt: int) -> None:
         """The job's goodput account as an earlier daemon saved it."""

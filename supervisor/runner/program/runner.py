@@ -21,6 +21,7 @@ from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.launching import policy_of, standby_kind_of
@@ -225,6 +226,15 @@ class Runner:
         if ended is not None and ended.attempt == attempt:
             return ended
         return self.progress if self.attempt == attempt else None
+
+    @property
+    def divergence(self) -> SeenDivergence | None:
+        """What this rank of a gang has seen, and the next start has to begin before; None once one has restored."""
+        return self._job.facts.divergence
+
+    async def recall_divergence(self) -> SeenDivergence | None:
+        """The same as an earlier daemon knew it, before the program is taken up."""
+        return await self._persisted_state.recall_divergence()
 
     async def until_gone(self) -> None:
         """Returns when no process of it is left."""

@@ -7,6 +7,7 @@ from supervisor.core.program import effects, events
 from supervisor.core.program.facts import Policy, State
 from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause
+from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.exits import WorkerExit
 
 
@@ -188,6 +189,48 @@ def test_node_whose_attempts_have_other_numbers_than_the_chiefs_goes_back_with_t
     decided = begin(job, 143, "step-0000000143.a1")
 
     assert any(isinstance(effect, effects.SendGo) for effect in decided), job.reason
+
+
+def test_rank_that_alone_has_seen_a_divergence_says_where_all_begin_until_its_worker_has_restored():
+    job = on_own_disk(1)  # a spare one before: its attempts have lower numbers than the chief's
+    job.handle(events.FailureReported(1, "loss is nan", 151, go_back=True, gang_attempt=7), 0.0)
+    assert job.facts.divergence is None
+    job.handle(events.WorkerExited(1, WorkerExit.DIVERGED), 0.0)
+
+    assert job.facts.divergence == SeenDivergence(150, 7)
+    next_turn(job)
+    assert job.facts.divergence == SeenDivergence(150, 7)
+    begin(job, 143, "step-0000000143.a1", StatedReason(OlderBecause.ROLLED_BACK, "training diverged", 150))
+    assert job.facts.divergence is None
+
+
+def test_rank_that_diverges_again_says_an_older_step_each_time():
+    job = on_own_disk(2)
+    for step, below in ((151, 150), (148, 143)):
+        diverge(job, step)
+        assert job.facts.restore_below_step == below
+        next_turn(job)
+        begin(job, 143, "step-0000000143.a1")
+
+
+def test_chief_goes_back_for_what_another_rank_has_seen_also_if_its_worker_dies_before_it_has_restored():
+    job = on_own_disk(2)
+    job.handle(events.CheckpointCommitted(2, 150), 0.0)
+    job.handle(events.CheckpointMirrored("step-0000000150.a2", STORE, 1), 0.0)
+    next_turn(job)
+    for below in (150, None):  # the other rank, or its ledger, may be gone by then
+        number, path = job.facts.attempt, f"{FOLDER}/step-0000000143.a1"
+        selected = events.CheckpointSelected(number, path, 143, highest_step=143, below_step=below)
+
+        (go,) = job.handle(selected, 0.0)
+
+        assert isinstance(go, effects.SendGo) and go.stated is not None
+        assert go.stated.because is OlderBecause.ROLLED_BACK
+        job.handle(events.GangBroken("another rank ended"), 0.0)
+        job.handle(events.WorkerExited(number, signal=9), 0.0)
+        decided = job.handle(events.GangBegins(), 0.0)
+        assert any(isinstance(effect, effects.SelectCheckpoint) and effect.restore_below_step == 150
+                   for effect in decided)  # fmt: skip
 
 
 def test_divergence_that_this_rank_has_reported_holds_although_another_rank_ends_first():

@@ -1,5 +1,6 @@
 """One daemon's view of its gang: who is missing, what a loss leads to, and what is none."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from supervisor.core.fleet.gang_effects import (
 from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 
 NODES = ("n1", "n2", "n3")
 
@@ -57,6 +58,68 @@ def test_the_chief_begins_once_all_have_joined_and_orders_them_by_rank():
     chief = view(0)
     assert join(chief, 2, 1.0) == []
     assert join(chief, 1, 2.0) == [BeginTraining(0, ALL, ADDRESSES)]
+
+
+def test_what_any_node_has_seen_diverge_is_known_as_a_turn_begins_and_not_in_the_next():
+    chief = spared()
+    chief.joined(3, 0, "n4:5004", 2.0, SeenDivergence(7, 1))  # it trains already: that node says it again
+    chief.broken("its worker ended", 3.0)
+    for node in (1, 2, 3):
+        seen = SeenDivergence(20 + node, 3) if node > 1 else None  # also of a spare one, which had a rank before
+        chief.on_ready(node, WithoutWorker(1, ADDRESSES[node % 3], seen), 4.0)
+
+    (begin,) = chief.ready("n1:6000", 5.0, None)
+
+    assert isinstance(begin, BeginTraining)
+    assert sorted(divergence.below_step for divergence in begin.diverged) == [22, 23]
+    chief.broken("its worker ended", 6.0)
+    for node in (1, 2):
+        chief.on_ready(node, WithoutWorker(2, ADDRESSES[node]), 7.0)
+    (again,) = chief.ready("n1:7000", 8.0)
+    assert isinstance(again, BeginTraining) and again.diverged == ()
+
+
+def test_a_node_that_is_not_the_chief_says_what_its_worker_has_seen():
+    other = view(1)
+    seen = SeenDivergence(21, 3)
+    assert other.ready("n2:5000", 0.0, seen) == [Say(WithoutWorker(0, "n2:5000", seen))]
+
+
+def gathering(count: int = 3, wanted: int = 3) -> GangView:
+    """A chief whose second turn has not begun."""
+    chief = spared(count, wanted)
+    chief.broken("its worker ended", 2.0)
+    assert chief.phase is TurnPhase.GATHERING
+    return chief
+
+
+@pytest.mark.parametrize("status", [StepExit.SAVED, StepExit.NODE_LEAVES])
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_member_that_is_told_to_stop_between_two_turns_has_not_failed(status: StepExit, count: int):
+    """A spare node does not take its rank either, as while all train: the operator has stopped the job."""
+    chief = gathering(count)
+
+    (end,) = chief.left(1, status, "saved and stopped", 3.0)
+
+    assert end == EndGeneration(status, "rank 1 (n2) left: saved and stopped")
+    assert chief.roster.failures == {}
+
+
+def test_a_chief_that_is_told_to_stop_between_two_turns_stops_the_others_in_order():
+    other = view(1)
+    other.begun(0, ALL, ADDRESSES, 1.0)
+    other.on_over(Over(1, "why"), 2.0)
+
+    (end,) = other.left(0, StepExit.SAVED, "saved and stopped", 3.0)
+
+    assert end == EndGeneration(StepExit.SAVED, "rank 0 (n1) left: saved and stopped")
+
+
+def test_a_spare_node_that_is_told_to_stop_between_two_turns_is_not_missed():
+    chief = gathering(4)
+
+    assert chief.left(3, StepExit.SAVED, "saved and stopped", 3.0) == []
+    assert chief.end is None and chief.roster.failures == {}
 
 
 def test_the_rendezvous_names_who_is_missing():

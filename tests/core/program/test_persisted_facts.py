@@ -111,6 +111,7 @@ def standing(job: Job) -> tuple[object, ...]:
         job.facts.failures,
         job.facts.suspects,
         job.facts.restore_below_step,
+        job.facts.divergence,
         job.facts.microbatches,
         job.facts.best_step,
     )

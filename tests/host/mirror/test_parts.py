@@ -4,11 +4,14 @@ before; each node fetches exactly what is named, and nothing that it has."""
 import itertools
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.store import from_url
 
-from supervisor.host.mirror.run import MirroredRun
+from supervisor.host.mirror.run import MirroredRun, PartDamaged
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import (
     FileRecord,
@@ -24,6 +27,7 @@ from supervisor.protocol.mirror.folder_epochs import fetched_epoch, local_checkp
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.mirror.store import Store, StoreError
 from tests.host.mirror.test_run import Cut, FailingStore, host, made, made_store
+from tests.mirror.stores import ObjectStore
 
 CHIEFS = ("ckpt.data-00000-of-00002", "ckpt.index", "state.json")
 OTHERS = ("ckpt.data-00001-of-00002", "worker-1.npz")
@@ -48,9 +52,8 @@ def committed(url: str, chief: Path, other: Path, step: int, attempt: int = 1) -
     name = write_parts(chief, other, step, attempt)
     run = host(url, chief)
     epoch = run.begin_epoch(None, 0) if not run.epochs() else max(run.epochs())
-    host(url, other).upload_part(name, epoch)
-    run.upload_part(name, epoch)
-    run.commit_parts(name, epoch)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+    run.commit_parts(name, epoch, files)
     return RemoteCheckpoint(epoch, name)
 
 
@@ -84,9 +87,12 @@ def test_commit_of_parts_that_is_cut_anywhere_leaves_the_one_before_or_a_whole_o
         newer = write_parts(chief, other, 200)
         store = FailingStore(url, at, after)
         try:
-            MirroredRun(store, other, 5).upload_part(newer, older.epoch)
-            MirroredRun(store, chief, 5).upload_part(newer, older.epoch)
-            MirroredRun(store, chief, 5).commit_parts(newer, older.epoch)
+            files = [
+                file
+                for folder in (other, chief)
+                for file in MirroredRun(store, folder, 5).upload_part(newer, older.epoch)
+            ]
+            MirroredRun(store, chief, 5).commit_parts(newer, older.epoch, files)
             is_cut = False
         except Cut:
             is_cut = True
@@ -110,8 +116,7 @@ def test_nothing_is_committed_unless_every_file_is_there_with_its_size(
     name = write_parts(chief, other, 100)
     run = host(url, chief)
     epoch = run.begin_epoch(None, 0)
-    host(url, other).upload_part(name, epoch)
-    run.upload_part(name, epoch)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
     stored = tmp_path / "store" / f"e{epoch:04d}" / str(name) / missing
     if damage == "missing":
         stored.unlink()
@@ -119,9 +124,80 @@ def test_nothing_is_committed_unless_every_file_is_there_with_its_size(
         stored.write_bytes(stored.read_bytes()[:-1])
 
     with pytest.raises(ManifestError, match=missing):
-        run.commit_parts(name, epoch)
+        run.commit_parts(name, epoch, files)
 
     assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.parametrize("file", [*CHIEFS, *OTHERS])
+def test_nothing_is_committed_that_a_disk_has_changed_since_the_worker_wrote_it(
+    tmp_path: Path, url: str, file: str
+) -> None:
+    """Its size is as it was."""
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    path = (chief if file in CHIEFS else other) / name.part / file
+    path.write_bytes(path.read_bytes().swapcase()[::-1])
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0)
+    files = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+
+    with pytest.raises(PartDamaged, match=f"{file} on its disk is not what the worker has written"):
+        run.commit_parts(name, epoch, files)
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.parametrize("what", ["name", "size", "hash"])
+def test_nothing_is_committed_that_no_node_says_it_has_uploaded(tmp_path: Path, url: str, what: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0)
+    first, *others = (*host(url, other).upload_part(name, epoch), *run.upload_part(name, epoch))
+    changed = {"name": "other", "size": first.size + 1, "hash": others[0].hash}[what]
+    said = replace(first, **{what: changed})  # type: ignore[arg-type]
+
+    with pytest.raises(PartDamaged, match=first.name):
+        run.commit_parts(name, epoch, (said, *others))
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["s3_store", "azure_store"])
+def test_nothing_is_committed_once_the_store_has_another_version_of_a_file(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size: an upload that was given up long ago has come through late."""
+    store = request.getfixturevalue(kind)
+    assert isinstance(store, ObjectStore)
+    for variable, value in store.environment.items():
+        monkeypatch.setenv(variable, value)
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    run, node = (MirroredRun(Store(store.url, "j"), folder, 5) for folder in (chief, other))
+    epoch = run.begin_epoch(None, 0)
+    files = (*node.upload_part(name, epoch), *run.upload_part(name, epoch))
+    assert all(file.tag is not None for file in files)
+    late = (other / name.part / OTHERS[0]).read_bytes()[::-1]
+    obstore.put(from_url(store.url), f"j/e{epoch:04d}/{name}/{OTHERS[0]}", late)
+
+    with pytest.raises(ManifestError, match="is another one than was uploaded"):
+        run.commit_parts(name, epoch, files)
+
+    again = (*node.upload_part(name, epoch), *run.upload_part(name, epoch))
+    assert run.commit_parts(name, epoch, again)[1] == (RemoteCheckpoint(epoch, name),)
+
+
+def test_commit_whose_answer_was_lost_is_repeated_although_nothing_is_sent_again(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    assert host(url, other).upload_part(remote.name, remote.epoch) == ()
+
+    _, line = host(url, chief).commit_parts(remote.name, remote.epoch, ())
+
+    assert line == (remote,)
 
 
 def test_node_whose_part_is_gone_says_so(tmp_path: Path, url: str) -> None:
@@ -234,10 +310,10 @@ def test_parts_of_another_try_change_nothing_of_what_is_committed(tmp_path: Path
         for folder, files in ((chief, CHIEFS), (other, OTHERS)) for file in files
     ))  # fmt: skip
     (chief / remote.name.part / layout.MANIFEST).write_bytes(again.to_bytes())
-    for folder in (chief, other):
-        host(url, folder).upload_part(remote.name, remote.epoch)
+    files = [file for folder in (chief, other) for file in host(url, folder).upload_part(remote.name, remote.epoch)]
+    assert files == []
     with pytest.raises((StoreError, ManifestError)):
-        host(url, chief).commit_parts(remote.name, remote.epoch)
+        host(url, chief).commit_parts(remote.name, remote.epoch, files)
 
     there = host(url, tmp_path / "new").fetch(None, None)
     assert (there.fetched, there.bad) == (remote.name, ())

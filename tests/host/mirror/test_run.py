@@ -1,6 +1,7 @@
 """What a crash, a liar or a rival can do to a run in a store: nothing that a fetch would take for a checkpoint."""
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.run import GIVEN_UP_AGE, MirroredRun, TakenOver
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints.manifest import Manifest, record_files, verify_checkpoint
+from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError, record_files, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints
@@ -145,6 +146,22 @@ def test_answer_that_was_lost_is_no_other_host(tmp_path: Path, url: str):
             continue
 
     assert host(url, tmp_path / "a").upload(name, epoch)[1][0].name == name
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_checkpoint_that_the_disk_has_damaged_is_not_committed_in_the_store(tmp_path: Path, url: str, damage: str):
+    folder = tmp_path / "here"
+    sound, damaged = made(folder, 100), made(folder, 200)
+    path = folder / str(damaged) / FILES[0]
+    path.write_bytes(path.read_bytes()[::-1] if damage == "flipped" else path.read_bytes()[:-1])
+    here = host(url, folder)
+    epoch = here.begin_epoch(None, 0)
+    here.upload(sound, epoch)
+
+    with pytest.raises(ManifestError, match=f"{FILES[0]} on its disk is not what the worker has written"):
+        here.upload(damaged, epoch)
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == sound
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "delete", "empty manifest", "path in manifest"])
@@ -515,6 +532,47 @@ def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path
 
     left = sorted(path.name for path in (tmp_path / "store" / "e0001").iterdir() if any(path.iterdir()))
     assert [parse_name(each) for each in left] == names[-2:]
+
+
+def begun_long_ago(folder: Path, epoch: int, ago: timedelta) -> None:
+    at = (datetime.now(UTC) - ago).timestamp()
+    os.utime(folder / "epoch" / f"{epoch:04d}", (at, at))
+
+
+@pytest.mark.parametrize("ago", [GIVEN_UP_AGE + timedelta(hours=1), GIVEN_UP_AGE - timedelta(hours=1)])
+def test_what_was_given_up_long_ago_is_deleted_once_the_new_line_has_two_of_its_own(
+    tmp_path: Path, url: str, ago: timedelta
+):
+    folder, store = tmp_path / "here", tmp_path / "store"
+    here = host(url, folder)
+    first = here.begin_epoch(None, 0)
+    names = [made(folder, step) for step in (100, 200, 300)]
+    for name in names:
+        here.upload(name, first)
+    second = here.begin_epoch(names[0], first)  # training has diverged
+    begun_long_ago(store, second, ago)
+
+    here.upload(made(folder, 110, 2), second)
+    there = {path.name for path in (store / f"e{first:04d}").iterdir()}
+    assert there == set(map(str, names)), "one of its own may prove bad"
+    here.upload(made(folder, 120, 2), second)
+
+    left = {path.parent.name for path in (store / f"e{first:04d}").rglob("*") if path.is_file()}
+    assert left == ({str(names[0])} if ago > GIVEN_UP_AGE else set(map(str, names)))
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
+
+
+def test_what_an_operator_began_anew_without_stays_in_the_store(tmp_path: Path, url: str):
+    folder, store = tmp_path / "here", tmp_path / "store"
+    here = host(url, folder)
+    first = here.begin_epoch(None, 0)
+    here.upload(name := made(folder, 100), first)
+    second = here.begin_epoch(None, first)
+    begun_long_ago(store, second, 10 * GIVEN_UP_AGE)
+    for step in (10, 20, 30):
+        here.upload(made(folder, step, 2), second)
+
+    assert (store / f"e{first:04d}" / str(name) / layout.MANIFEST).exists()
 
 
 def test_folder_that_was_deleted_says_again_which_epoch_its_host_holds(tmp_path: Path, url: str):

@@ -16,7 +16,13 @@ from supervisor.protocol.mirror.keys import (
     parse_epoch_key,
     parse_file_key,
 )
-from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind, newest_at_or_before, to_delete
+from supervisor.protocol.mirror.line import (
+    checkpoints_on_line,
+    given_up,
+    left_behind,
+    newest_at_or_before,
+    to_delete,
+)
 from supervisor.protocol.wire.codec import ProtocolError
 from tests.fuzzing import cases
 
@@ -45,6 +51,43 @@ def test_line_goes_through_an_epoch_that_wrote_nothing():
     held = epochs(None, at(1, 200), at(1, 200))
 
     assert checkpoints_on_line(held, [at(1, 100), at(1, 200), at(2, 300)]) == (at(1, 200), at(1, 100))
+
+
+def test_what_the_line_has_passed_over_is_given_up_by_the_epoch_that_did():
+    held = epochs(None, at(1, 200), at(1, 100))  # training diverged twice, or was taken over
+    there = [at(1, 100), at(1, 200), at(1, 300), at(2, 150), at(2, 350), at(3, 110)]
+
+    assert given_up(held, there) == {at(1, 200): 3, at(1, 300): 3, at(2, 150): 3, at(2, 350): 3}
+
+
+def test_what_an_operator_gave_up_to_begin_anew_is_left_alone():
+    assert given_up(epochs(None, None), [at(1, 100), at(2, 50)]) == {}
+    assert given_up(epochs(None, None, at(2, 50)), [at(1, 100), at(2, 50), at(2, 60)]) == {at(2, 60): 3}
+    assert given_up({}, [at(1, 100)]) == {}
+
+
+@cases(300)
+@given(st.data())
+def test_what_is_given_up_counts_never_again(data: st.DataObject):
+    """Whatever follows: hosts that commit, late or not, and epochs that go on from whatever counts, or begin anew."""
+    held: dict[int, Epoch] = {1: Epoch(1, None)}
+    committed: set[RemoteCheckpoint] = set()
+    passed_over: set[RemoteCheckpoint] = set()
+    for _ in range(data.draw(st.integers(1, 12))):
+        if data.draw(st.booleans()):
+            committed.add(at(data.draw(st.sampled_from(sorted(held))), data.draw(st.integers(1, 9))))
+        else:
+            line = checkpoints_on_line(held, committed)
+            start = data.draw(st.none() | st.builds(CheckpointName, st.integers(1, 9), st.just(1)))
+            number = max(held) + 1
+            held[number] = Epoch(number, newest_at_or_before(line, start))
+        line = checkpoints_on_line(held, committed)
+        behind = given_up(held, committed)
+
+        assert not (passed_over & set(line)), "it was given up before"
+        assert not (behind.keys() & set(line))
+        assert all(checkpoint.epoch < by for checkpoint, by in behind.items())
+        passed_over |= behind.keys()
 
 
 def test_local_checkpoints_behind_the_successors_start_are_left_behind():

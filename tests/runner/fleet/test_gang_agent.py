@@ -15,7 +15,17 @@ from supervisor.core.program.facts import Policy, ProgramFacts, State
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import (
+    Alive,
+    Broken,
+    GangMessage,
+    Join,
+    Leave,
+    Over,
+    Refused,
+    SeenDivergence,
+    WithoutWorker,
+)
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
 from supervisor.runner.fleet.node_departure import NodeDeparture
@@ -37,9 +47,11 @@ class Daemon:
         verdict: Path | None = None,
         stops_alone: bool = False,
         decided_end: tuple[Cause, str] | None = None,
+        job: object = None,
         **facts: bool,
     ) -> None:
         self.left = 0
+        self.recalled: SeenDivergence | None = None
         self.changes = ChangeWaiters()
         self.posted: list[object] = []
         self.is_leaving = False
@@ -48,6 +60,9 @@ class Daemon:
             name="train",
             attempt=1,
             standby=None,
+            config=SimpleNamespace(job=job),
+            divergence=None,
+            recall_divergence=self._recall_divergence,
             post=self.posted.append,
             wanted=True,
             reason="terminated by SIGKILL",
@@ -70,6 +85,9 @@ class Daemon:
 
     def _leave(self) -> None:
         self.left += 1
+
+    async def _recall_divergence(self) -> SeenDivergence | None:
+        return self.recalled
 
 
 @pytest.mark.parametrize(
@@ -126,7 +144,7 @@ class Heard:
         self.messages: list[GangMessage] = []
         self.joined: list[Join] = []
 
-    def joins_with(self) -> tuple[int, str]:
+    def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
         raise AssertionError("the chief joins nobody")
 
     def on_joined(self, rank: int, joins: Join) -> None:
@@ -188,6 +206,67 @@ async def test_a_worker_that_ended_begins_again_with_all_others_and_the_daemon_s
     finally:
         await one.agent.close(StepExit.DONE)
         await chief.close()
+
+
+async def test_what_its_worker_has_seen_diverge_is_said_before_every_turn_until_one_has_restored() -> None:
+    heard = Heard()
+    chief = GangLink(replace(PLACE, rank=0), "s", gang.link_port(PLACE), heard)
+    one = Daemon(launched=False)
+    one.recalled = SeenDivergence(21, 3)  # of an earlier daemon's worker
+    await chief.open()
+    gathering = asyncio.create_task(one.agent.gather())
+    try:
+        await wait_until_async(lambda: heard.joined)
+        assert heard.joined[0].diverged == SeenDivergence(21, 3)
+        chief.begin(0, (0, 1), ("localhost:5000", heard.joined[0].address))
+        await gathering
+
+        one.runner.facts.launched = True
+        for turn, seen in ((1, SeenDivergence(14, 4)), (2, None)):
+            one.runner.divergence = seen
+            chief.send(Over(turn, "why"))
+            await wait_until_async(lambda: len(heard.messages) == turn)  # noqa: B023 - ends before the next
+            ready = heard.messages[-1]
+            assert isinstance(ready, WithoutWorker)
+            assert ready.diverged == seen
+            chief.begin(turn, (0, 1), ("localhost:6000", ready.address))
+            await wait_until_async(lambda: one.posted.count(GangBegins()) == turn)  # noqa: B023
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.close()
+
+
+@pytest.mark.parametrize("own_of", [0, 1])
+async def test_nodes_of_which_one_has_folders_of_its_own_and_another_shares_end_at_once_and_say_why(
+    own_of: int,
+) -> None:
+    """Else one would wait until startup_timeout for what the other never says."""
+    job = SimpleNamespace(checkpoint_dir_shared=False)
+    chief = Daemon(launched=False, place=replace(PLACE, rank=0), job=job if own_of == 0 else None)
+    one = Daemon(launched=False, job=job if own_of == 1 else None)
+    try:
+        assert await asyncio.gather(chief.agent.gather(), one.agent.gather()) == [None, None]
+        assert chief.agent.ends_with == StepExit.FAILED
+        (broken,) = (event for event in chief.posted if isinstance(event, GangBroken))
+        assert "checkpoint_dir_shared is" in str(broken)
+        assert "rank 1 (127.0.0.1)" in str(broken) and "give all nodes the same file" in str(broken)
+        (broken,) = (event for event in one.posted if isinstance(event, GangBroken))
+        assert "give all nodes the same file" in str(broken)
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.agent.close(StepExit.DONE)
+
+
+async def test_the_chief_learns_what_any_node_has_seen_before_it_begins() -> None:
+    chief, one = Daemon(launched=False, place=replace(PLACE, rank=0)), Daemon(launched=False)
+    one.recalled = SeenDivergence(21, 3)
+    try:
+        clusters = await asyncio.gather(chief.agent.gather(), one.agent.gather())
+        assert all(clusters)
+        assert chief.place.diverged == (SeenDivergence(21, 3),)
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.agent.close(StepExit.DONE)
 
 
 async def test_a_spare_node_says_for_whom_it_waits_and_takes_a_rank_when_it_is_named() -> None:

@@ -80,10 +80,10 @@ class Pair:
         self.before_upload()
         try:
             question = messages.UploadPartRequest(self.clients[1].next_id(), message.name, message.epoch)
-            await self.clients[1].ask(question, messages.DoneAnswer)
+            uploaded = await self.clients[1].ask(question, messages.PartAnswer)
         except MirrorError as error:
             return PartUploaded(message.id, str(error), error.is_gone)
-        return PartUploaded(message.id)
+        return PartUploaded(message.id, files=uploaded.files)
 
     def write(self, step: int, *, is_divided: bool = True) -> CheckpointName:
         name = write_parts(self.chief, self.other, step)
@@ -139,6 +139,24 @@ def test_part_that_is_gone_gives_the_save_up_and_the_worker_hears_why(tmp_path: 
 
         (answer,) = pair.answers
         assert answer.error is not None and "node 1" in answer.error
+        assert pair.hold.wanted is None
+        assert pair.fetched() is None
+
+    run(tmp_path, test)
+
+
+def test_part_that_its_disk_has_changed_gives_the_save_up_at_once(tmp_path: Path) -> None:
+    async def test(pair: Pair) -> None:
+        epoch = await pair.begin()
+        name = pair.write(100)
+        path = pair.other / name.part / "worker-1.npz"
+        path.write_bytes(path.read_bytes()[::-1])
+        await pair.commits.commit(str(name), epoch, False)
+
+        (answer,) = pair.answers
+        assert (
+            answer.error is not None and "worker-1.npz on its disk is not what the worker has written" in answer.error
+        )
         assert pair.hold.wanted is None
         assert pair.fetched() is None
 

@@ -25,10 +25,10 @@ from supervisor.core.program.events import (
 from supervisor.core.program.facts import Policy
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.checkpoints.account import StatedReason
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint, StatedReason
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files
 from supervisor.protocol.damage import OlderBecause
-from supervisor.protocol.gang import Restore, UploadPart
+from supervisor.protocol.gang import Restore, SeenDivergence, UploadPart
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.wire.messages import PartsWritten, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
@@ -281,6 +281,63 @@ async def test_chief_whose_only_copy_is_to_be_passed_over_gets_an_older_one(own_
     first, second = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
     assert (first.step, second.step) == (200, 100)
     assert second.path == str(own_folders.folders[0] / str(older.name))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("diverged", "newest_attempt", "step"),
+    [
+        ((SeenDivergence(200, 1),), 1, 100),
+        ((SeenDivergence(250, 1), SeenDivergence(150, 1)), 1, 100),
+        ((SeenDivergence(200, 1),), 2, 200),  # of a node that was away while a later attempt has saved
+        ((SeenDivergence(250, 1),), 1, 200),
+    ],
+)
+async def test_divergence_that_any_node_has_seen_takes_the_chief_back(
+    own_folders: OwnFolders, diverged: tuple[SeenDivergence, ...], newest_attempt: int, step: int
+):
+    own_folders.commit(100, 200)
+    own_folders.places[0].diverged = diverged
+    newest = ReportedCheckpoint(200, f"step-0000000200.a{newest_attempt}", "/x", attempt=newest_attempt)
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5, newest=newest)), PATIENCE_S)
+
+    (selected,) = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
+    assert selected.step == step
+    below = min(seen.below_step for seen in diverged) if newest_attempt == 1 else None
+    assert selected.below_step == below
+
+
+@pytest.mark.integration
+async def test_step_that_an_operator_chose_is_not_passed_over_for_a_divergence(own_folders: OwnFolders):
+    own_folders.commit(100, 200)
+    own_folders.places[0].diverged = (SeenDivergence(150, 1),)
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5, begin_at=200)), PATIENCE_S)
+
+    (selected,) = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
+    assert (selected.step, selected.below_step) == (200, None)
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+async def test_of_a_shared_folder_the_chief_alone_gives_up_what_diverged(
+    tmp_path: Path, services: Services, is_chief: bool
+):
+    """Another node, which may have been away since, would take it away from under the chief's worker."""
+    path, posted, folder = tmp_path / "test.conf", list[Event](), tmp_path / "digits"
+    path.write_text(
+        f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={folder}\nrestore_from_jobs=*\n"
+    )
+    for step in (100, 200):
+        made(folder, step)
+    place = GangPlace(Allocation(1, 0 if is_chief else 1, ("a", "b"), 0, 1))
+    place.diverged = (SeenDivergence(200, 1),) if is_chief else ()
+    selector = selector_of(path, replace(services, gang=place, is_chief=is_chief), posted.append)
+
+    await selector.select(SelectCheckpoint(3, restore_below_step=None if is_chief else 200))
+
+    (selected,) = posted
+    assert isinstance(selected, CheckpointSelected)
+    assert selected.step == (100 if is_chief else 200)
+    assert (folder / "step-0000000200.a1").exists() is not is_chief
 
 
 @pytest.mark.integration

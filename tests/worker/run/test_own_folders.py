@@ -1,10 +1,12 @@
 """A worker whose node has a folder of its own: a save that the mirror did not get is none, and what is restored is one
 checkpoint for all."""
 
+import errno
+import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +22,21 @@ from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity, Launch
 from supervisor.protocol.wire.messages import Failed, Mirrored, PartsWritten
 from tests.worker.daemon_end import DaemonEnd
+from worker.checkpoint.save_link import SaveLink
+from worker.checkpoint.sharded_writer import ShareReport, _ChiefShare
 from worker.data.collectives import Gang
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.process.control_pipe import WorkerChannel
 from worker.process.requests import PendingRequests
 from worker.run import own_folders
-from worker.saving.commit import CheckpointCommitter, CheckpointOrigin, Retention, SaveError
+from worker.saving.commit import (
+    CheckpointCommitter,
+    CheckpointOrigin,
+    OtherDiskFull,
+    Retention,
+    SaveError,
+    is_disk_full,
+)
 from worker.saving.directory import open_checkpoint_directory
 
 pytestmark = pytest.mark.tensorflow
@@ -190,3 +201,41 @@ def test_old_parts_are_deleted_once_a_newer_checkpoint_exists(tmp_path: Path) ->
     kept = sorted(path.name for path in tmp_path.iterdir() if path.name.endswith(layout.PART))
     assert kept == [names[2].part, names[3].part]
     assert all((tmp_path / str(name)).exists() for name in names)
+
+
+def test_job_that_trains_on_one_node_again_deletes_its_parts_once_it_has_saved(tmp_path: Path) -> None:
+    """Those of before, and what an earlier attempt of several nodes had written beyond where all went back to."""
+    names = [CheckpointName(80, 1), CheckpointName(100, 1), CheckpointName(200, 1)]
+    for name in names:
+        (tmp_path / name.part).mkdir()
+        (tmp_path / name.part / "ckpt.index").write_bytes(b"index")
+    retention = Retention(tmp_path, RetentionPolicy(), make_room=False)
+    write = CheckpointCommitter(tmp_path, CheckpointOrigin("j", 2, {}, {}), retention, lambda: None, str)
+    saved = write.commit(CheckpointName(120, 2), {}, lambda folder: folder.add("ckpt.index", b"index"))
+    assert all((tmp_path / name.part).exists() for name in names), "nothing goes before there is a newer one"
+
+    retention.apply_policy(saved.name)
+
+    assert [path.name for path in tmp_path.iterdir()] == [str(saved.name)]
+
+
+def test_part_of_the_newest_checkpoint_and_of_the_save_under_way_stay(tmp_path: Path) -> None:
+    parts = [CheckpointName(100, 2), CheckpointName(120, 2)]
+    for name in parts:
+        (tmp_path / name.part).mkdir()
+
+    own_folders.delete_old_parts(tmp_path, parts[0])
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name.part for name in parts]
+
+
+@pytest.mark.parametrize("has_own_folders", [True, False])
+def test_full_disk_of_another_node_costs_no_checkpoint_of_the_chiefs(has_own_folders: bool) -> None:
+    share = _ChiefShare(NAME, None, None, SaveLink(0, [("worker", 2)]), has_own_folders)  # type: ignore[arg-type]
+    report = ShareReport(error="No space left on device", errno=errno.ENOSPC, file="/local/ckpt/ckpt.data-00001")
+
+    with pytest.raises(OtherDiskFull if has_own_folders else OSError, match="No space left on device") as failure:
+        share._accepted(1, json.dumps(asdict(report)))
+
+    assert is_disk_full(failure.value) is not has_own_folders, "then room is made in the folder that all share"
+    assert not is_disk_full(failure.value.__cause__)
