@@ -55,9 +55,9 @@ class Question(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
-    `verify`; LOOK `writes`, whether a file is written to see if that works, and `expected`, the name of the checkpoint
-    that should be the newest; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first
-    attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint."""
+    `verify`; LOOK `writes`, whether a file is written to see if that works; BEGIN_AT `step`, 0 for beginning anew, and
+    `since`, the first attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint. `expected`:
+    the name of the checkpoint that should be the newest, if that is known, for those before a start."""
 
     question: Question
     directory: Path
@@ -113,6 +113,8 @@ CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | M
 
 def answer(request: CheckpointRequest) -> CheckpointAnswer:
     """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint."""
+    if request.question in _BEFORE_A_START:
+        directory.check_mounted(request.directory, request.expected)
     return _ANSWERS[request.question](request)
 
 
@@ -167,6 +169,9 @@ def _begin_at(request: CheckpointRequest) -> Moved:
         return Moved(())
     return Moved((removal.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
 
+
+_BEFORE_A_START = frozenset({Question.SELECT, Question.ROLL_BACK, Question.BEGIN_AT, Question.LOOK})
+"""What decides where training begins, which a directory does not whose volume is not mounted."""
 
 _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.SELECT: _select,

@@ -92,7 +92,8 @@ class ReleaseMemory:
 class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
     there is that is newer. `memory`: what it restores instead if that is newer and whole. `stated`: why it is not the
-    newest, for the other nodes of a gang.
+    newest, for the other nodes of a gang. `seen_on`: the file system on which the directory was when that was chosen,
+    in words, and its number; None if they are not known.
     """
 
     attempt: int
@@ -100,6 +101,7 @@ class SendGo:
     gives_up_newer: bool = False
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
+    seen_on: tuple[str, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,10 @@ class CheckpointSelected:
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
     `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
-    directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
-    or one as new, if it is not restored because it is in quarantine or was refused now. `memory`: where the worker gets
-    what the last attempt left in memory, from which it begins if that is newer and whole. `stated`: why it is an older
-    one, where another node of the gang has selected it.
+    directory; `mount`: the file system that it is on, in words, `device`: the same as a number. `passed_over`: the
+    newest checkpoint that was reported, or one as new, if it is not restored because it is in quarantine or was refused
+    now. `memory`: where the worker gets what the last attempt left in memory, from which it begins if that is newer and
+    whole. `stated`: why it is an older one, where another node of the gang has selected it.
     """
 
     attempt: int
@@ -115,6 +115,7 @@ class CheckpointSelected:
     passed_over: RejectedCheckpoint | None = None
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,11 +64,13 @@ def delete_expendable(
     directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
 ) -> None:
     """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
-    read now. Raises OSError.
+    read now. Deletes nothing if `newest` is not there: it is not the directory that it was committed in. Raises OSError.
 
     `known`: what was read before, and is remembered for the next call.
     """
     names = committed_checkpoints(directory)
+    if newest not in names:
+        return
     for name in names:
         if name not in known:
             try:

@@ -130,9 +130,8 @@ class CheckpointSelector:
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             await self._fetch_older(effect)
             if effect.restore_below_step is not None:
-                self._storage.record_refused(
-                    attempt, await store.roll_back(directory, effect.restore_below_step, self._user)
-                )
+                given_up = await store.roll_back(directory, effect.restore_below_step, self._user, _expected(effect))
+                self._storage.record_refused(attempt, given_up)
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
@@ -175,7 +174,7 @@ class CheckpointSelector:
         is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
         since = effect.begin_since if is_repeated else None
         try:
-            return await store.begin_at(directory, step, since, self._user)
+            return await store.begin_at(directory, step, since, self._user, _expected(effect))
         except NoValidCheckpoint:
             if self._mirror is None or not step:
                 raise
@@ -183,7 +182,7 @@ class CheckpointSelector:
                 await self._mirror.fetch(None, step + 1, ())
             except MirrorError as error:
                 raise OSError(errno.EHOSTUNREACH, str(error)) from error
-            return await store.begin_at(directory, step, since, self._user)
+            return await store.begin_at(directory, step, since, self._user, _expected(effect))
 
     def _rules(self, effect: effects.SelectCheckpoint) -> SelectionRules:
         allowed = self._job.restore_from_jobs
@@ -193,7 +192,7 @@ class CheckpointSelector:
             jobs=None if "*" in allowed else (self._program, *allowed),
             pass_over_unreadable=effect.pass_over_unreadable,
             begin_again=f"begin anew with supervisorctl start --from-scratch {self._program}",
-            expected=None if effect.newest is None else effect.newest.name,
+            expected=_expected(effect),
             reads=not self._is_proven_by_worker(),
         )
 
@@ -224,8 +223,9 @@ class CheckpointSelector:
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
         self._storage.remember_remarks(seen)
+        place = seen.highest_step, seen.mount, seen.passed_over
         return events.CheckpointSelected(
-            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount, seen.passed_over
+            attempt, path, selection.step, selection.data_position, *place, device=seen.device
         )
 
     def _own_path(self, here: Selection) -> str | None:
@@ -312,3 +312,8 @@ class CheckpointSelector:
             remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
             return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
         return answer
+
+
+def _expected(effect: effects.SelectCheckpoint) -> str | None:
+    """The name of the checkpoint that should be the newest, if that is known."""
+    return None if effect.newest is None else effect.newest.name

@@ -63,7 +63,7 @@ class EffectExecutor:
                     self._mirror.on_selected(effect)
                 memory = effect.memory
                 offered = (None, None) if memory is None else (memory.socket, memory.of_attempt)
-                self._current.send(messages.Go(effect.attempt, effect.restore, *offered))
+                self._current.send(messages.Go(effect.attempt, effect.restore, *offered, *(effect.seen_on or ())))
             case effects.RequestIdentity():
                 me = self._services.daemon
                 self._current.send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me else ())))
