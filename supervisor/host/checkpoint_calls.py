@@ -1,7 +1,9 @@
 """The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
 
+import contextlib
 import errno
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +39,39 @@ class ListedCheckpoint:
     reason: str | None
     quarantined: bool
     replayed: bool = False
+
+
+class Order:
+    """What an operator chose, which may be withdrawn while a disk keeps it waiting. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_withdrawn = False
+        self._end: Callable[[], object] | None = None
+
+    def withdraw(self) -> None:
+        """Nothing is to be moved for it any more."""
+        with self._lock:
+            self._is_withdrawn = True
+            if self._end is not None:
+                self._end()
+
+    def require(self) -> None:
+        """Raises OSError if it was withdrawn."""
+        if self._is_withdrawn:
+            raise OSError(errno.ECANCELED, "what an operator chose was withdrawn")
+
+    @contextlib.contextmanager
+    def carried_out_by(self, end: Callable[[], object]) -> Iterator[None]:
+        """While another process carries it out, which `end` ends. Raises OSError if it was withdrawn."""
+        with self._lock:
+            self.require()
+            self._end = end
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._end = None
 
 
 class Question(StrEnum):
@@ -111,10 +146,15 @@ class Moved:
 CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved | OnDisk
 
 
-def answer(request: CheckpointRequest) -> CheckpointAnswer:
-    """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint."""
+def answer(request: CheckpointRequest, order: Order | None = None) -> CheckpointAnswer:
+    """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint.
+
+    `order`: of a BEGIN_AT, which moves nothing once that is withdrawn.
+    """
     if request.question in _BEFORE_A_START:
         directory.check_mounted(request.directory, request.expected)
+    if request.question is Question.BEGIN_AT:
+        return _begin_at(request, order or Order())
     return _ANSWERS[request.question](request)
 
 
@@ -163,11 +203,13 @@ def _measure(request: CheckpointRequest) -> OnDisk:
     return OnDisk(directory.written_bytes(request.directory, name))
 
 
-def _begin_at(request: CheckpointRequest) -> Moved:
+def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     folder, step, since = request.directory, request.step, request.since
+    order.require()
     if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
         return Moved(())
-    return Moved((removal.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
+    names = removal.begin_at(folder, step, order.require) if step else directory.begin_anew(folder, order.require)
+    return Moved(names[:MAX_LISTED])
 
 
 _BEFORE_A_START = frozenset({Question.SELECT, Question.ROLL_BACK, Question.BEGIN_AT, Question.LOOK})
@@ -180,7 +222,6 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.LIST: _list,
     Question.HIGHEST_ATTEMPT: _highest_attempt,
     Question.LOOK: _look,
-    Question.BEGIN_AT: _begin_at,
     Question.MEASURE: _measure,
 }
 

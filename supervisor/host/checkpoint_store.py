@@ -22,6 +22,7 @@ from supervisor.host.checkpoint_calls import (
     Listing,
     Moved,
     OnDisk,
+    Order,
     Question,
     SetAside,
 )
@@ -51,7 +52,9 @@ class CheckpointStore:
 
     async def select(self, directory: Path, rules: SelectionRules = ANY, user: str | None = None) -> Selection:
         """Returns the newest whole checkpoint and quarantines damaged ones; raises what `select_checkpoint` raises."""
-        return await self._ask(CheckpointRequest(Question.SELECT, directory, rules, expected=rules.expected), Selection, user)
+        return await self._ask(
+            CheckpointRequest(Question.SELECT, directory, rules, expected=rules.expected), Selection, user
+        )
 
     async def look(
         self, directory: Path, writes: bool = False, user: str | None = None, expected: str | None = None
@@ -67,14 +70,16 @@ class CheckpointStore:
         since: int | None = None,
         user: str | None = None,
         expected: str | None = None,
+        order: Order | None = None,
     ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
         Moves nothing if attempt `since`, the first that was to begin there, or a later one has saved: it is done.
-        Raises OSError, and NoValidCheckpoint if there is no whole checkpoint of that step.
+        Nor once `order` is withdrawn, which is an OSError. Raises OSError, and NoValidCheckpoint if there is no whole
+        checkpoint of that step.
         """
         request = CheckpointRequest(Question.BEGIN_AT, directory, step=step, since=since, expected=expected)
-        return (await self._ask(request, Moved, user)).names
+        return (await self._ask(request, Moved, user, order)).names
 
     async def roll_back(
         self, directory: Path, before: int, user: str | None = None, expected: str | None = None
@@ -133,13 +138,15 @@ class CheckpointStore:
         """The number of the device that the directory is on. Raises OSError."""
         return await self._run(directory, lambda: directory.stat().st_dev)
 
-    async def _ask(self, request: CheckpointRequest, kind: type[Answer], user: str | None) -> Answer:
+    async def _ask(
+        self, request: CheckpointRequest, kind: type[Answer], user: str | None, order: Order | None = None
+    ) -> Answer:
         identity = other_identity(user)
         work: partial[CheckpointAnswer]
         if identity is None:
-            work = partial(checkpoint_calls.answer, request)
+            work = partial(checkpoint_calls.answer, request, order)
         else:
-            work = partial(checkpoint_process.answer_as, identity, request)
+            work = partial(checkpoint_process.answer_as, identity, request, order)
         answer = await self._run(request.directory, work)
         assert isinstance(answer, kind)
         return answer

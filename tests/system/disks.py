@@ -1,10 +1,12 @@
-"""Small disks that tests mount, take away and mount again. Needs root; where that may not mount, the test is skipped."""
+"""Small disks that tests mount, take away and mount again. A test is skipped where root may not mount."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 FILES_JOB = """
@@ -55,3 +57,39 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def mount_again(disk: Path) -> None:
     subprocess.run(["mount", "--bind", disk.parent / "keep", disk], check=True)
+
+
+@pytest.fixture
+def slow_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, on which nothing can be changed between `freeze` and `thaw`: who tries to waits."""
+    image, where = tmp_path / "image", tmp_path / "disk"
+    image.touch()
+    os.truncate(image, 32 << 20)
+    where.mkdir()
+    made = subprocess.run(["mkfs.ext4", "-q", image], check=False, capture_output=True)
+    if os.geteuid() != 0 or made.returncode != 0:
+        pytest.skip("only root can mount, and mkfs.ext4 is needed")
+    if subprocess.run(["mount", "-o", "loop", image, where], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this host does not let root mount a file")
+    yield where
+    subprocess.run(["fsfreeze", "--unfreeze", where], check=False, capture_output=True)
+    subprocess.run(["umount", "-l", where], check=True)
+
+
+def freeze(disk: Path) -> None:
+    subprocess.run(["fsfreeze", "--freeze", disk], check=True)
+
+
+def thaw(disk: Path) -> None:
+    subprocess.run(["fsfreeze", "--unfreeze", disk], check=True)
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of a process, or of one that it has started, waits and can't even be killed."""
+    process = psutil.Process(pid)
+    for member in (process, *process.children(recursive=True)):
+        for task in Path(f"/proc/{member.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                if task.read_text().rpartition(")")[2].split()[0] == "D":
+                    return True
+    return False

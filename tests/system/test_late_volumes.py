@@ -1,4 +1,4 @@
-"""Volumes that are mounted late, below a checkpoint directory of which the daemon knows nothing. Real daemons and mounts."""
+"""Volumes that are mounted late, at a checkpoint directory of which the daemon knows nothing. Real mounts."""
 
 import contextlib
 import os
@@ -6,16 +6,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from supervisor.host.checkpoint_calls import CheckpointRequest, Order, Question
+from supervisor.host.checkpoint_process import answer_as
+from supervisor.host.processes.credentials import find_credentials
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
-from tests.system.disks import FILES_JOB, disk, mount_again, umount
+from tests.system.disks import FILES_JOB, disk, freeze, mount_again, slow_disk, thaw, umount, waits_for_disk
 from tests.system.harness import Daemon, Refused
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-__all__ = ["disk"]
+__all__ = ["disk", "slow_disk"]
 
 
 @pytest.fixture
@@ -126,8 +132,8 @@ def test_volume_that_is_mounted_over_a_run_that_began_below_it_is_what_training_
         kept = {str(name) for name in selection.committed_checkpoints(disk / "j")}
         assert before <= kept, "a save that was refused deleted what it found"
         history = daemon.call("history", name="j")["attempts"]
-        assert [attempt["cause"] for attempt in history][0] == "storage"
-        assert "which was mounted meanwhile" in history[0]["reason"]
+        assert history[0]["cause"] == "storage"
+        assert "which was mounted meanwhile" in history[0]["text"]
 
 
 @pytest.mark.slow
@@ -150,3 +156,51 @@ def test_volume_that_is_mounted_over_a_run_and_lacks_its_checkpoints_is_not_save
         assert daemon.status("j")["job"]["attempt"] == attempt
         with contextlib.suppress(Refused):
             daemon.call("stop", name="j")
+
+
+@pytest.mark.slow
+def test_stop_withdraws_from_scratch_that_a_disk_keeps_waiting(tmp_path: Path, slow_disk: Path) -> None:
+    with Daemon(tmp_path, section(tmp_path, slow_disk)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["newest"], "it commits")
+        daemon.call("stop", name="j")
+        newest = selection.committed_checkpoints(slow_disk / "j")[0]
+        assert daemon.process is not None
+        pid = daemon.process.pid
+        freeze(slow_disk)
+        try:
+            daemon.call("start", name="j", from_scratch=True, wait=False)
+            daemon.until(lambda: waits_for_disk(pid), "the daemon waits for the disk")
+            daemon.call("stop", name="j", wait=False)
+            daemon.until_state("j", "STOPPED")
+        finally:
+            thaw(slow_disk)
+        daemon.call("start", name="j")
+
+        assert daemon.until(lambda: daemon.status("j")["job"]["restored"], "it restores") == str(newest)
+
+
+@pytest.mark.parametrize("moment", ["before", "while the disk keeps it waiting"])
+def test_order_of_another_user_is_withdrawn_with_its_process(slow_disk: Path, moment: str) -> None:
+    nobody = find_credentials("nobody").identity
+    names = [layout.CheckpointName(step, 1) for step in (5, 15)]
+    for name in names:
+        (slow_disk / str(name)).mkdir()
+    os.chown(slow_disk, nobody.uid, nobody.gid)
+    for folder in slow_disk.parents[:3]:
+        folder.chmod(0o755)
+    order, request = Order(), CheckpointRequest(Question.BEGIN_AT, slow_disk)
+    with ThreadPoolExecutor(1) as threads:
+        if moment == "before":
+            order.withdraw()
+        freeze(slow_disk)
+        try:
+            answer = threads.submit(answer_as, nobody, request, order)
+            if moment != "before":
+                wait_until(lambda: waits_for_disk(os.getpid()), "it waits for the disk")
+                order.withdraw()
+        finally:
+            thaw(slow_disk)
+
+        with pytest.raises(OSError, match=r"withdrawn|ended without an answer"):
+            answer.result(60)
+    assert selection.committed_checkpoints(slow_disk) == names[::-1]

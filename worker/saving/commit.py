@@ -21,8 +21,8 @@ are sound, as all files were synced before. During 7, a complete checkpoint that
 start finds it in the directory. If only the process is killed, without a power cut, the rename loses nothing.
 
 An error, as opposed to a crash, deletes what the save has written (`Retention.discard`), also a folder whose rename is
-not known to be durable, which would be in the way of the next try, but never another one of that name. On a full disk, `checkpoint_make_room` lets the
-oldest checkpoints go one by one, and each time the commit is tried again from step 2.
+not known to be durable, which would be in the way of the next try, but never another one of that name. On a full disk,
+`checkpoint_make_room` lets the oldest checkpoints go one by one, and each time the commit is tried again from step 2.
 """
 
 import contextlib

@@ -96,7 +96,9 @@ def open_checkpoint_directory(
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
-        remedy = "mount it, and start again" if error.errno == errno.ENODEV else "make it a folder that this user may write"
+        remedy = (
+            "mount it, and start again" if error.errno == errno.ENODEV else "make it a folder that this user may write"
+        )
         text = f"cannot use checkpoint directory {directory}: {error}; {remedy}"
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, text, errno=error.errno)
     return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None, memory=memory)

@@ -124,7 +124,9 @@ class DirectoryLock:
             return f"another volume than when this attempt began is mounted there ({mount}); mount that one again"
         if len(point) > len(before.rpartition(" at ")[2]):
             remedy = f"unmount {point} to save there again, or stop the job, which then begins from what is on it"
-            return f"{mount} was mounted over it since this attempt began on {before}, where its checkpoints are; {remedy}"
+            return (
+                f"{mount} was mounted over it since this attempt began on {before}, where its checkpoints are; {remedy}"
+            )
         return f"it was on {before} when this attempt began, and is on {mount} now; mount its disk again"
 
     def _is_ours(self) -> bool:

@@ -64,6 +64,13 @@ class LookAtStartPaths:
 
 
 @dataclass(frozen=True, slots=True)
+class WithdrawOrder:
+    """What an operator chose (`begin_at` of SelectCheckpoint) is withdrawn: set nothing aside for it any more, also if
+    a disk has kept that waiting until now.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
     """Move these checkpoints to quarantine, each with its reason: an older one was restored."""
 
@@ -203,6 +210,7 @@ Effect = (
     | SelectCheckpoint
     | LookAtStorage
     | LookAtStartPaths
+    | WithdrawOrder
     | QuarantineCheckpoints
     | SalvageMemory
     | ReleaseMemory

@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,11 +199,11 @@ def check_not_held(directory: Path) -> None:
         os.close(descriptor)
 
 
-def begin_anew(directory: Path) -> tuple[str, ...]:
+def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> tuple[str, ...]:
     """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
 
     Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
-    then some may be moved and others not, and another call moves the rest.
+    then some may be moved and others not, and another call moves the rest. `require`: as for `move_to_abandoned`.
     """
     check_not_held(directory)
     belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
@@ -213,12 +213,16 @@ def begin_anew(directory: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
-    move_to_abandoned(directory, moved)
+    move_to_abandoned(directory, moved, require)
     return tuple(moved)
 
 
-def move_to_abandoned(directory: Path, names: Sequence[str]) -> None:
-    """Moves what an operator gives up into a new numbered folder, which nothing reads or deletes. Raises OSError."""
+def move_to_abandoned(directory: Path, names: Sequence[str], require: Callable[[], None]) -> None:
+    """Moves what an operator gives up into a new numbered folder, which nothing reads or deletes. Raises OSError.
+
+    `require`: called before each move; what it raises passes through. The newest checkpoint should be the last name:
+    while it is there, nothing that counts is lost.
+    """
     if not names:
         return
     with open_folder(directory) as home:
@@ -229,6 +233,7 @@ def move_to_abandoned(directory: Path, names: Sequence[str]) -> None:
             with open_folder(_make_numbered(abandoned), abandoned) as target:
                 give_to_owner_of(home, target)
                 for name in names:
+                    require()
                     os.rename(name, name, src_dir_fd=home, dst_dir_fd=target)
                 os.fsync(target)
             os.fsync(abandoned)

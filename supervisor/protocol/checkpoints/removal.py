@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -44,19 +44,19 @@ def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
     return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)
 
 
-def begin_at(directory: Path, step: int) -> tuple[str, ...]:
+def begin_at(directory: Path, step: int, require: Callable[[], None] = lambda: None) -> tuple[str, ...]:
     """Moves the checkpoints that are newer than the whole one of a step aside, and returns their names.
 
     Raises NoValidCheckpoint if there is no whole one of that step, and OSError if the directory can't be read or
-    changed; then some may be moved and others not, and another call moves the rest.
+    changed; then some may be moved and others not, and another call moves the rest. `require`: called before each move.
     """
     check_not_held(directory)
     names = committed_checkpoints(directory)
     chosen = next((name for name in names if name.step == step and _is_whole(directory / str(name))), None)
     if chosen is None:
         raise NoSuchStep(directory, step, sorted({name.step for name in names}, reverse=True))
-    moved = tuple(str(name) for name in names if name > chosen)
-    move_to_abandoned(directory, moved)
+    moved = tuple(str(name) for name in sorted(names) if name > chosen)
+    move_to_abandoned(directory, moved, require)
     return moved
 
 
@@ -64,7 +64,7 @@ def delete_expendable(
     directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
 ) -> None:
     """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
-    read now. Deletes nothing if `newest` is not there: it is not the directory that it was committed in. Raises OSError.
+    read now. Nothing if `newest` is not there, as then it was committed in another directory. Raises OSError.
 
     `known`: what was read before, and is remembered for the next call.
     """

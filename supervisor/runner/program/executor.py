@@ -56,6 +56,9 @@ class EffectExecutor:
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._tasks.start(self._selector.execute(effect))
+            case effects.WithdrawOrder():
+                if self._selector is not None:
+                    self._selector.withdraw_order()
             case effects.LookAtStartPaths():
                 self._tasks.start(self._look_at_start_paths(effect))
             case effects.SendGo():

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.mount_points import MountTables
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.mirror.store_folder import why_not_there
+from supervisor.protocol.mount_points import MountTables
 
 
 @pytest.fixture
@@ -41,7 +41,9 @@ def test_a_mount_point_of_fstab_without_its_disk_is_no_store_although_the_folder
 ):
     point = tmp_path / "a disk"
     (point / "runs").mkdir(parents=True)
-    tables.fstab.write_text(f"/dev/sdb1 {tmp_path}/a\\040disk ext4 defaults 0 2\n/dev/sda1 / ext4 defaults 0 1\nbroken\n")
+    tables.fstab.write_text(
+        f"/dev/sdb1 {tmp_path}/a\\040disk ext4 defaults 0 2\n/dev/sda1 / ext4 defaults 0 1\nbroken\n"
+    )
     url = f"file://{str(point).replace(' ', '%20')}{below}"
 
     assert f"{point} is in {tables.fstab} and not mounted" in (why_not_there(url, tables=tables) or "")
@@ -53,7 +55,9 @@ def test_what_is_mounted_as_fstab_says_can_be_used(tmp_path: Path, tables: Mount
     assert why_not_there("file:///proc/self", tables=tables) is None
 
 
-def test_a_mount_point_without_its_disk_is_no_store_until_somebody_makes_the_runs_folder(tmp_path: Path, tables: MountTables):
+def test_a_mount_point_without_its_disk_is_no_store_until_somebody_makes_the_runs_folder(
+    tmp_path: Path, tables: MountTables
+):
     (tmp_path / "store").mkdir()
     url = f"file://{tmp_path}/store"
 
