@@ -16,6 +16,7 @@ from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to
 from supervisor.protocol.checkpoints.replayed import read_replayed
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.mirror.folder_epochs import record_given_up, take_back_given_up
 
 MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
 MAX_REASON = 300  # characters in a list
@@ -163,7 +164,8 @@ def _select(request: CheckpointRequest) -> Selection:
 
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
-    return SetAside(removal.roll_back(request.directory, request.before))
+    folder, before = request.directory, request.before
+    return SetAside(removal.roll_back(folder, before, lambda: record_given_up(folder, before)))
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
@@ -208,7 +210,22 @@ def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     order.require()
     if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
         return Moved(())
-    names = removal.begin_at(folder, step, order.require) if step else directory.begin_anew(folder, order.require)
+    below, is_noted = step + 1 if step else 0, False
+
+    def require() -> None:
+        nonlocal is_noted
+        order.require()
+        if not is_noted:
+            record_given_up(folder, below)
+            is_noted = True
+            order.require()  # the disk may have kept that waiting
+
+    try:
+        names = removal.begin_at(folder, step, require) if step else directory.begin_anew(folder, require)
+    except OSError as error:
+        if error.errno == errno.ECANCELED:
+            take_back_given_up(folder, below)
+        raise
     return Moved(names[:MAX_LISTED])
 
 

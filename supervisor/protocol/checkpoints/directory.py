@@ -203,7 +203,8 @@ def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> t
     """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
 
     Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
-    then some may be moved and others not, and another call moves the rest. `require`: as for `move_to_abandoned`.
+    then some may be moved and others not, and another call moves the rest. `require`: called once nothing is against it,
+    and before each move; what it raises passes through.
     """
     check_not_held(directory)
     belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
@@ -212,6 +213,7 @@ def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> t
             present = [entry.name for entry in entries]
     except FileNotFoundError:
         return ()
+    require()
     moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
     move_to_abandoned(directory, moved, require)
     return tuple(moved)
