@@ -203,8 +203,8 @@ def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> t
     """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
 
     Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
-    then some may be moved and others not, and another call moves the rest. `require`: called once nothing is against it,
-    and before each move; what it raises passes through.
+    then some may be moved and others not, and another call moves the rest. `require`: called when nothing is in
+    its way, and before each move; what it raises passes through.
     """
     check_not_held(directory)
     belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
