@@ -13,6 +13,7 @@ from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.directory import begin_anew
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.checkpoints.removal import roll_back
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 
 
 def make(directory: Path, step: int) -> str:
@@ -84,3 +85,14 @@ def test_order_that_is_withdrawn_moves_nothing_more_and_never_the_newest_before_
     assert raised.value.errno == errno.ECANCELED
     assert [str(name) for name in selection.committed_checkpoints(tmp_path)] == [newest, *([oldest] if step else [])]
     assert (tmp_path / layout.ABANDONED / "1" / older).is_dir()
+
+
+def test_retention_deletes_nothing_where_the_newest_is_not(tmp_path: Path) -> None:
+    """As on a volume that was mounted over the directory right after the commit."""
+    names = [layout.parse_name(make(tmp_path, step)) for step in (5, 15, 25)]
+    policy = RetentionPolicy(checkpoint_keep=1)
+
+    removal.delete_expendable(tmp_path, policy, layout.CheckpointName(3, 7), {})
+    assert selection.committed_checkpoints(tmp_path) == names[::-1]
+    removal.delete_expendable(tmp_path, policy, names[-1], {})
+    assert selection.committed_checkpoints(tmp_path) == names[-1:]
