@@ -18,6 +18,7 @@ from supervisor.protocol.checkpoints.account import ProgressAccount, SeenDirecto
 from supervisor.protocol.checkpoints.directory import view_directory
 from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.mirror.store_folder import why_not_there
+from supervisor.protocol.mount_points import missing_volume
 from supervisor.protocol.mounts import mount_of, remarks_on
 
 _REMEDY = "make it writable for this user, or configure another path in [supervisord]"
@@ -162,9 +163,11 @@ def _is_own_user(program: ProgramConfig) -> bool:
 def _storage_remarks(folder: Path) -> list[str]:
     """What checkpoints can't rely on in the file system of a checkpoint directory."""
     try:
-        mount = mount_of(folder)
+        mount, missing = mount_of(folder), missing_volume(folder)
     except OSError as error:
         return [f"checkpoint_dir: cannot look at {folder}: {error.strerror}"]
+    if missing is not None:
+        return [f"checkpoint_dir: {missing}; the job will wait until it is"]
     return [f"checkpoint_dir: {remark}" for remark in (() if mount is None else remarks_on(mount))]
 
 

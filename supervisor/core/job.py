@@ -108,6 +108,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.SelectionFailed,     (STARTING,),                             launching.selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              launching.selection_failed_late),
     (events.StorageSeen,         (BACKOFF,),                              storage_waits.storage_seen),
+    (events.StorageSeen,         (RUNNING,),                              training.storage_seen_in_training),
     (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   launching.worker_met),
     (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   launching.restore_begun),
     (events.StartPathsSeen,      (BACKOFF,),                              storage_waits.start_paths_seen),

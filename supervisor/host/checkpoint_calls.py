@@ -1,7 +1,9 @@
 """The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
 
+import contextlib
 import errno
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,7 @@ from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to
 from supervisor.protocol.checkpoints.replayed import read_replayed
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.mirror.folder_epochs import record_given_up, take_back_given_up
 
 MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
 MAX_REASON = 300  # characters in a list
@@ -39,6 +42,39 @@ class ListedCheckpoint:
     replayed: bool = False
 
 
+class Order:
+    """What an operator chose, which may be withdrawn while a disk keeps it waiting. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_withdrawn = False
+        self._end: Callable[[], object] | None = None
+
+    def withdraw(self) -> None:
+        """Nothing is to be moved for it any more."""
+        with self._lock:
+            self._is_withdrawn = True
+            if self._end is not None:
+                self._end()
+
+    def require(self) -> None:
+        """Raises OSError if it was withdrawn."""
+        if self._is_withdrawn:
+            raise OSError(errno.ECANCELED, "what an operator chose was withdrawn")
+
+    @contextlib.contextmanager
+    def carried_out_by(self, end: Callable[[], object]) -> Iterator[None]:
+        """While another process carries it out, which `end` ends. Raises OSError if it was withdrawn."""
+        with self._lock:
+            self.require()
+            self._end = end
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._end = None
+
+
 class Question(StrEnum):
     """What is asked about a directory."""
 
@@ -55,9 +91,9 @@ class Question(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
-    `verify`; LOOK `writes`, whether a file is written to see if that works, and `expected`, the name of the checkpoint
-    that should be the newest; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first
-    attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint."""
+    `verify`; LOOK `writes`, whether a file is written to see if that works; BEGIN_AT `step`, 0 for beginning anew, and
+    `since`, the first attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint. `expected`:
+    the name of the checkpoint that should be the newest, if that is known, for those before a start."""
 
     question: Question
     directory: Path
@@ -111,8 +147,15 @@ class Moved:
 CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved | OnDisk
 
 
-def answer(request: CheckpointRequest) -> CheckpointAnswer:
-    """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint."""
+def answer(request: CheckpointRequest, order: Order | None = None) -> CheckpointAnswer:
+    """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint.
+
+    `order`: of a BEGIN_AT, which moves nothing once that is withdrawn.
+    """
+    if request.question in _BEFORE_A_START:
+        directory.check_mounted(request.directory, request.expected)
+    if request.question is Question.BEGIN_AT:
+        return _begin_at(request, order or Order())
     return _ANSWERS[request.question](request)
 
 
@@ -121,7 +164,8 @@ def _select(request: CheckpointRequest) -> Selection:
 
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
-    return SetAside(removal.roll_back(request.directory, request.before))
+    folder, before = request.directory, request.before
+    return SetAside(removal.roll_back(folder, before, lambda: record_given_up(folder, before)))
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
@@ -161,12 +205,32 @@ def _measure(request: CheckpointRequest) -> OnDisk:
     return OnDisk(directory.written_bytes(request.directory, name))
 
 
-def _begin_at(request: CheckpointRequest) -> Moved:
+def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     folder, step, since = request.directory, request.step, request.since
+    order.require()
     if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
         return Moved(())
-    return Moved((removal.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
+    below, is_noted = step + 1 if step else 0, False
 
+    def require() -> None:
+        nonlocal is_noted
+        order.require()
+        if not is_noted:
+            record_given_up(folder, below)
+            is_noted = True
+            order.require()  # the disk may have kept that waiting
+
+    try:
+        names = removal.begin_at(folder, step, require) if step else directory.begin_anew(folder, require)
+    except OSError as error:
+        if error.errno == errno.ECANCELED:
+            take_back_given_up(folder, below)
+        raise
+    return Moved(names[:MAX_LISTED])
+
+
+_BEFORE_A_START = frozenset({Question.SELECT, Question.ROLL_BACK, Question.BEGIN_AT, Question.LOOK})
+"""What decides where training begins, which a directory does not whose volume is not mounted."""
 
 _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.SELECT: _select,
@@ -175,7 +239,6 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.LIST: _list,
     Question.HIGHEST_ATTEMPT: _highest_attempt,
     Question.LOOK: _look,
-    Question.BEGIN_AT: _begin_at,
     Question.MEASURE: _measure,
 }
 

@@ -26,6 +26,7 @@ from supervisor.host.checkpoint_calls import (
     Listing,
     Moved,
     OnDisk,
+    Order,
     Question,
     SetAside,
     shortened,
@@ -68,10 +69,13 @@ class _Failure:
     rejected: tuple[RejectedCheckpoint, ...] = ()
 
 
-def answer_as(identity: Identity, request: CheckpointRequest, limit_s: float | None = None) -> CheckpointAnswer:
+def answer_as(
+    identity: Identity, request: CheckpointRequest, order: Order | None = None, limit_s: float | None = None
+) -> CheckpointAnswer:
     """The answer of a process of that user; blocks. Raises what `checkpoint_calls.answer` raises.
 
-    An answer that does not come within the limit, or is none, is an OSError.
+    An answer that does not come within the limit, or is none, is an OSError. The process is killed if `order`, which it
+    carries out, is withdrawn.
     """
     reads_all = request.verify or request.question in (Question.SELECT, Question.ROLL_BACK)
     limit = limit_s if limit_s is not None else READ_LIMIT_S if reads_all else LOOK_LIMIT_S
@@ -80,9 +84,10 @@ def answer_as(identity: Identity, request: CheckpointRequest, limit_s: float | N
     with start_own(command, {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(_encode(request))
-            process.stdin.flush()  # stays open: its end tells the process that the daemon is gone
-            content = read_answer(process.stdout.fileno(), limit, MAX_ANSWER_BYTES)
+            with (order or Order()).carried_out_by(process.kill):
+                process.stdin.write(_encode(request))
+                process.stdin.flush()  # stays open: its end tells the process that the daemon is gone
+                content = read_answer(process.stdout.fileno(), limit, MAX_ANSWER_BYTES)
         finally:
             process.kill()
     return _parse_answer(content, _KINDS[request.question])

@@ -22,6 +22,7 @@ from supervisor.host.checkpoint_calls import (
     Listing,
     Moved,
     OnDisk,
+    Order,
     Question,
     SetAside,
 )
@@ -42,7 +43,8 @@ Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView
 class CheckpointStore:
     """The questions the daemon asks, answered one at a time for each directory.
 
-    `user`: of the job, as the configuration names it; None: the daemon's own.
+    `user`: of the job, as the configuration names it; None: the daemon's own. `expected`: the name of the checkpoint
+    that should be the newest, if that is known.
     """
 
     def __init__(self) -> None:
@@ -50,32 +52,40 @@ class CheckpointStore:
 
     async def select(self, directory: Path, rules: SelectionRules = ANY, user: str | None = None) -> Selection:
         """Returns the newest whole checkpoint and quarantines damaged ones; raises what `select_checkpoint` raises."""
-        return await self._ask(CheckpointRequest(Question.SELECT, directory, rules), Selection, user)
+        return await self._ask(
+            CheckpointRequest(Question.SELECT, directory, rules, expected=rules.expected), Selection, user
+        )
 
     async def look(
         self, directory: Path, writes: bool = False, user: str | None = None, expected: str | None = None
     ) -> DirectoryView:
-        """Looks at the directory without reading its checkpoints. Raises OSError if it can't be used.
-
-        `expected`: the name of the checkpoint that should be the newest, if that is known.
-        """
+        """Looks at the directory without reading its checkpoints. Raises OSError if it can't be used."""
         request = CheckpointRequest(Question.LOOK, directory, writes=writes, expected=expected)
         return await self._ask(request, DirectoryView, user)
 
     async def begin_at(
-        self, directory: Path, step: int, since: int | None = None, user: str | None = None
+        self,
+        directory: Path,
+        step: int,
+        since: int | None = None,
+        user: str | None = None,
+        expected: str | None = None,
+        order: Order | None = None,
     ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
         Moves nothing if attempt `since`, the first that was to begin there, or a later one has saved: it is done.
-        Raises OSError, and NoValidCheckpoint if there is no whole checkpoint of that step.
+        Nor once `order` is withdrawn, which is an OSError. Raises OSError, and NoValidCheckpoint if there is no whole
+        checkpoint of that step.
         """
-        request = CheckpointRequest(Question.BEGIN_AT, directory, step=step, since=since)
-        return (await self._ask(request, Moved, user)).names
+        request = CheckpointRequest(Question.BEGIN_AT, directory, step=step, since=since, expected=expected)
+        return (await self._ask(request, Moved, user, order)).names
 
-    async def roll_back(self, directory: Path, before: int, user: str | None = None) -> tuple[RejectedCheckpoint, ...]:
+    async def roll_back(
+        self, directory: Path, before: int, user: str | None = None, expected: str | None = None
+    ) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines the checkpoints of step `before` and later, if an older one is whole."""
-        request = CheckpointRequest(Question.ROLL_BACK, directory, before=before)
+        request = CheckpointRequest(Question.ROLL_BACK, directory, before=before, expected=expected)
         return (await self._ask(request, SetAside, user)).checkpoints
 
     async def quarantine(
@@ -128,13 +138,15 @@ class CheckpointStore:
         """The number of the device that the directory is on. Raises OSError."""
         return await self._run(directory, lambda: directory.stat().st_dev)
 
-    async def _ask(self, request: CheckpointRequest, kind: type[Answer], user: str | None) -> Answer:
+    async def _ask(
+        self, request: CheckpointRequest, kind: type[Answer], user: str | None, order: Order | None = None
+    ) -> Answer:
         identity = other_identity(user)
         work: partial[CheckpointAnswer]
         if identity is None:
-            work = partial(checkpoint_calls.answer, request)
+            work = partial(checkpoint_calls.answer, request, order)
         else:
-            work = partial(checkpoint_process.answer_as, identity, request)
+            work = partial(checkpoint_process.answer_as, identity, request, order)
         answer = await self._run(request.directory, work)
         assert isinstance(answer, kind)
         return answer

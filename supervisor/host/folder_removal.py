@@ -9,7 +9,8 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 FILES_AT_ONCE = 32  # an attempt's folder holds five; unlinking so many takes under a millisecond
@@ -36,7 +37,7 @@ def remove_folder(folder: Path) -> None:
             removed.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):  # the thread had just emptied and deleted REMOVED
             folder.rename(removed / os.urandom(8).hex())
-    _worker.add(removed)
+    _worker.add(partial(empty_removed, removed))
 
 
 def try_to_remove_folder(folder: Path) -> None:
@@ -45,13 +46,18 @@ def try_to_remove_folder(folder: Path) -> None:
         remove_folder(folder)
 
 
+def remove_soon(folder: Path) -> None:
+    """As `try_to_remove_folder`, in the background: the disk may keep whoever does it waiting. Never raises."""
+    _worker.add(partial(try_to_remove_folder, folder))
+
+
 def resume_removal(runtime_dir: Path) -> None:
     """Deletes, in the background, what earlier daemons did not get to in the folders of their programs."""
     with contextlib.suppress(OSError), os.scandir(runtime_dir) as entries:
         for entry in entries:
             removed = Path(entry.path) / REMOVED
             if removed.is_dir() and not removed.is_symlink():
-                _worker.add(removed)
+                _worker.add(partial(empty_removed, removed))
 
 
 def empty_removed(removed: Path) -> None:
@@ -125,17 +131,17 @@ def _open_folder(name: str, inside: int | None) -> Iterator[int]:
 
 
 class _RemovalWorker:
-    """Empties folders one after another in a daemon thread, which ends when it has nothing to do."""
+    """Removes folders one after another in a daemon thread, which ends when it has nothing to do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._folders: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._has_thread = False
 
-    def add(self, removed: Path) -> None:
-        """Empties a folder soon; without a thread to spare, the next folder or the next daemon does it."""
+    def add(self, remove: Callable[[], None]) -> None:
+        """Calls it soon; without a thread to spare, with the next folder, or else the next daemon removes it."""
         with self._lock:
-            self._folders.put(removed)
+            self._calls.put(remove)
             if not self._has_thread:
                 with contextlib.suppress(RuntimeError):
                     threading.Thread(target=self._run, name="removal", daemon=True).start()
@@ -144,15 +150,15 @@ class _RemovalWorker:
     def _run(self) -> None:
         while True:
             try:
-                removed = self._folders.get(timeout=IDLE_S)
+                remove = self._calls.get(timeout=IDLE_S)
             except queue.Empty:
                 with self._lock:
-                    if self._folders.empty():
+                    if self._calls.empty():
                         self._has_thread = False
                         return
                 continue
             with contextlib.suppress(OSError):
-                empty_removed(removed)
+                remove()
 
 
 _worker = _RemovalWorker()

@@ -24,6 +24,8 @@ REPLAYED = "replayed.json"  # which checkpoints are behind steps that were train
 PARTIAL = ".partial"
 PART = ".part"  # one node's files of a checkpoint that exists in the mirror alone
 
+UNNAMED_JOB = "-"  # what the manifests of a worker without a daemon say; no program can have that name
+
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
 STDIN = "stdin"  # of a plain program, in the same place: named pipe that is its standard input

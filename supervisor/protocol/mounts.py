@@ -185,6 +185,15 @@ def mount_of(folder: Path) -> Mount | None:
     return None
 
 
+def device_of(folder: Path) -> int:
+    """The number of the device that the folder is on, or would be created on. Raises OSError."""
+    descriptor = _open_nearest(folder)
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
+
+
 def _open_nearest(folder: Path) -> int:
     """A descriptor of the folder, or of the nearest one above it that exists."""
     for parent in (folder, *folder.parents):

@@ -1,10 +1,13 @@
 """Random histories of one job, its disk and its operator: no start begins behind the newest checkpoint that was told,
 unless the reason that is said is what really happened to that checkpoint.
 
-The disk is a model: directories with checkpoints and a quarantine, on a file system that can be unmounted, over an old
-copy or nothing. What is said is compared with a record of its own that the test keeps of everything that was done.
+The disk is a model: directories with checkpoints and a quarantine, on a volume that can come late, be unmounted and be
+mounted over a run, over an old copy or nothing; a table of the host may name it. It may hang, so that an order is
+withdrawn, repeated, or left to a later daemon before it is carried out. `initial_checkpoint` is a place of its own.
+What is said is compared with a record of its own that the test keeps of everything that was done.
 """
 
+import errno
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -24,6 +27,7 @@ from supervisor.core.program.effects import (
     SelectCheckpoint,
     SendGo,
     Spawn,
+    WithdrawOrder,
 )
 from supervisor.core.program.facts import ALIVE, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
@@ -35,6 +39,8 @@ from tests.fuzzing import cases
 
 HOMES = ("/data/a", "/data/b")
 DISK, ROOT = "xfs at /data", "ext4 at /"
+INITIAL = CheckpointName(45, 1)
+INITIAL_PATH = f"/elsewhere/{INITIAL}"
 
 
 @dataclass
@@ -53,9 +59,12 @@ class Directory:
 
 @dataclass
 class Machine:
-    """The host: two directories on a disk, and what is below its mount point."""
+    """The host: two directories on a disk, and what is below its mount point. `is_named`: by a table of the host;
+    `has_initial`: there is a checkpoint of another job to begin from."""
 
     is_mounted: bool = True
+    is_named: bool = False
+    has_initial: bool = False
     on_disk: dict[str, Directory] = field(default_factory=lambda: {home: Directory() for home in HOMES})
     below: dict[str, Directory] = field(default_factory=lambda: {home: Directory() for home in HOMES})
     moved_away: dict[str, Directory] = field(default_factory=dict)
@@ -67,6 +76,24 @@ class Machine:
     def mount(self) -> str:
         return DISK if self.is_mounted else ROOT
 
+    def is_away(self, home: str, newest: ReportedCheckpoint | None) -> bool:
+        """As the look at a directory says: a table names the volume, and what was told as saved is not there."""
+        here = None if newest is None else parse_name(newest.name)
+        return self.is_named and not self.is_mounted and here not in self.at(home).committed
+
+    def set_newer_aside(self, home: str, step: int, since: int | None) -> bool:
+        """What an operator chose; False if there is no such step. An attempt of it that has saved is not undone."""
+        here = self.at(home)
+        if since is not None and any(checkpoint.attempt >= since for checkpoint in here.committed):
+            return True
+        if step == 0:
+            here.committed, here.quarantine = set(), {}
+            return True
+        whole = [checkpoint for checkpoint in here.committed - here.damaged if checkpoint.step == step]
+        if whole:
+            here.committed = {checkpoint for checkpoint in here.committed if checkpoint <= max(whole)}
+        return bool(whole)
+
     def seen(self, home: str, newest: ReportedCheckpoint | None) -> tuple[int | None, str, RejectedCheckpoint | None]:
         here, expected = self.at(home), None if newest is None else parse_name(newest.name)
         aside = [RejectedCheckpoint(str(name), "words", because) for name, because in here.quarantine.items()]
@@ -76,13 +103,12 @@ class Machine:
     def select(self, home: str, effect: SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
         """As the selection does it: newest first, what is bad goes to quarantine."""
         here, number = self.at(home), effect.attempt
-        if effect.begin_at == 0:
-            here.committed, here.quarantine = set(), {}
-        elif effect.begin_at is not None:
-            whole = [checkpoint for checkpoint in here.committed - here.damaged if checkpoint.step == effect.begin_at]
-            if not whole:
+        if self.is_away(home, effect.newest):
+            return events.SelectionFailed(number, "/data is not mounted", permanent=True, errno=errno.ENODEV)
+        if effect.begin_at is not None:
+            since = effect.begin_since if effect.begin_since is not None and effect.begin_since < number else None
+            if not self.set_newer_aside(home, effect.begin_at, since):
                 return events.SelectionFailed(number, "no such step", permanent=True)
-            here.committed = {checkpoint for checkpoint in here.committed if checkpoint <= max(whole)}
         below = effect.restore_below_step
         if below is not None and any(checkpoint.step < below for checkpoint in here.committed - here.damaged):
             for name in [checkpoint for checkpoint in here.committed if checkpoint.step >= below]:
@@ -99,10 +125,15 @@ class Machine:
                 passed_over = find_passed_over(parse_name(effect.newest.name) or name, rejected)
             if str(name) in dict(effect.unfit):
                 return events.SelectionFailed(number, "none fits", permanent=True)
+            highest_attempt = max(checkpoint.attempt for checkpoint in (*here.committed, *here.quarantine))
+            if highest_attempt > number:
+                return events.SelectionFailed(number, "superseded", permanent=False, attempts_used=highest_attempt)
             path = f"{home}/{name}"
             return events.CheckpointSelected(number, path, name.step, None, highest, mount, passed_over)
         if here.quarantine:
             return events.SelectionFailed(number, "none is whole", permanent=True)
+        if self.has_initial:
+            return events.CheckpointSelected(number, INITIAL_PATH, INITIAL.step, None, highest, mount, passed_over)
         return events.CheckpointSelected(number, None, None, None, highest, mount, passed_over)
 
 
@@ -117,6 +148,10 @@ class Histories(RuleBasedStateMachine):
         self.done_to: dict[CheckpointName, set[OlderBecause]] = {}
         self.asked: int | None = None  # where an operator wants the next start to begin
         self.restored: CheckpointName | None = None
+        self.start_step = 0
+        self.hangs = False  # the disk: nothing that is asked of it is answered
+        self.waiting: list[SelectCheckpoint] = []  # for the disk; of all but the last, nobody wants the answer
+        self.withdrawn: set[int] = set()  # attempts whose order was
         self.goes: list[SendGo] = []
         self.in_memory: CheckpointName | None = None  # what the worker has copied there
         self.salvaged: ReportedCheckpoint | None = None  # what came of it, since the last selection
@@ -139,14 +174,22 @@ class Histories(RuleBasedStateMachine):
             match effect:
                 case Spawn():
                     self.post(events.SpawnSucceeded(effect.attempt))
+                case SelectCheckpoint() if self.hangs:
+                    self.waiting.append(effect)
                 case SelectCheckpoint():
                     self.select(effect)
+                case WithdrawOrder():
+                    self.withdrawn |= {waiting.attempt for waiting in self.waiting}
                 case SalvageMemory():
                     self.end_writing()
                     self.being_written, self.left, self.in_memory = effect, self.in_memory, None
                 case ReleaseMemory():
                     assert self.in_memory is not None
                     self.in_memory = None
+                case LookAtStorage() if self.hangs:
+                    pass
+                case LookAtStorage() if self.machine.is_away(self.home, effect.newest):
+                    self.post(events.StorageSeen(effect.attempt, "/data is not mounted", errno.ENODEV))
                 case LookAtStorage():
                     seen = self.machine.seen(self.home, effect.newest)
                     self.post(events.StorageSeen(effect.attempt, None, None, *seen))
@@ -199,7 +242,8 @@ class Histories(RuleBasedStateMachine):
 
     def on_go(self, go: SendGo) -> None:
         """The claim."""
-        begins_at = None if go.restore is None else parse_name(go.restore.rpartition("/")[2])
+        is_own = go.restore is not None and go.restore != INITIAL_PATH
+        begins_at = parse_name(go.restore.rpartition("/")[2]) if go.restore is not None and is_own else None
         older = self.job.facts.current.older
         is_behind = self.reported is not None and (begins_at is None or begins_at.step < self.reported.step)
         assert is_behind == (older is not None), (self.reported, begins_at, older)
@@ -210,14 +254,15 @@ class Histories(RuleBasedStateMachine):
             elif older.because is OlderBecause.DELETED:
                 here = self.machine.at(self.home)
                 assert self.reported not in here.committed | here.quarantine.keys()
-                assert self.machine.mount == DISK or self.job.facts.account.newest.mount == ROOT
+                assert self.machine.mount == self.job.facts.account.newest.mount
             else:
                 assert begins_at is not None, "nothing but an operator begins anew"
                 assert older.because in self.done_to.get(self.reported, set()), (older, self.reported, self.done_to)
         self.restored, self.goes = begins_at, [go]
+        self.start_step = INITIAL.step if go.restore == INITIAL_PATH else 0 if begins_at is None else begins_at.step
         if go.memory is not None and self.left is not None and self.left.step > (begins_at.step if begins_at else -1):
             assert self.left.attempt == go.memory.of_attempt
-            self.restored, self.from_memory = self.left, str(self.left)
+            self.restored, self.from_memory, self.start_step = self.left, str(self.left), self.left.step
 
     def note(self, name: CheckpointName | None, because: OlderBecause) -> None:
         if name is not None:
@@ -233,9 +278,25 @@ class Histories(RuleBasedStateMachine):
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    @initialize(leaves_copies=st.booleans())
-    def begin(self, leaves_copies: bool) -> None:
+    @initialize(
+        leaves_copies=st.booleans(),
+        has_initial=st.booleans(),
+        is_late=st.booleans(),
+        is_named=st.booleans(),
+        old_run=st.sampled_from([(), (CheckpointName(20, 1),), (CheckpointName(20, 1), CheckpointName(50, 2))]),
+    )
+    def begin(
+        self,
+        leaves_copies: bool,
+        has_initial: bool,
+        is_late: bool,
+        is_named: bool,
+        old_run: tuple[CheckpointName, ...],
+    ) -> None:
+        """`old_run`: what another host has left on the volume, of which this one knows nothing."""
         self.leaves_copies = leaves_copies  # below the mount point there is always a copy, older by one checkpoint
+        self.machine.has_initial, self.machine.is_mounted, self.machine.is_named = has_initial, not is_late, is_named
+        self.machine.on_disk[self.home].committed = {*old_run}
         self.post(events.StartRequested())
 
     @rule(seconds=st.sampled_from([1.0, 40.0, UNREADABLE_WAIT_S]))
@@ -249,7 +310,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.waits_for_go)
     @rule(steps=st.integers(1, 30), commits=st.booleans())
     def train(self, steps: int, commits: bool) -> None:
-        number, step = self.job.facts.attempt, self.restored.step if self.restored is not None else 0
+        number, step = self.job.facts.attempt, self.start_step
         self.post(events.TrainingRestored(number, step, self.from_memory))
         self.reported, self.asked = (
             (self.restored, None) if self.job.facts.current.older is not None else (self.reported, None)
@@ -368,6 +429,7 @@ class Histories(RuleBasedStateMachine):
             self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
         self.in_memory = self.salvaged = self.being_written = self.left = self.from_memory = None
         before = self.job.facts
+        self.waiting, self.withdrawn = [], set()
         if changes_directory:
             self.home = next(home for home in HOMES if home != self.home)
         self.job = Job(self.policy())
@@ -388,6 +450,42 @@ class Histories(RuleBasedStateMachine):
         self.post(events.BeginAtRequested(step))
         self.asked = step
         self.post(events.StartRequested())
+
+    @rule()
+    def operator_stops(self) -> None:
+        """What was chosen before is withdrawn, also if the disk has kept it waiting."""
+        self.post(events.StopRequested())
+        if self.job.state is State.STOPPING:
+            self.post(events.WorkerExited(self.job.facts.attempt, signal=15))
+        self.asked = None
+
+    @rule()
+    def disk_hangs(self) -> None:
+        self.hangs = True
+
+    @precondition(lambda self: self.hangs)
+    @rule()
+    def disk_answers(self) -> None:
+        """What was asked meanwhile is done in its order; an order that was withdrawn is not."""
+        self.hangs = False
+        waiting, self.waiting = self.waiting, []
+        for effect in waiting:
+            is_withdrawn = effect.attempt in self.withdrawn
+            if effect.attempt == self.job.facts.attempt and self.job.state is State.STARTING:
+                self.select(effect)
+            elif effect.begin_at is not None and not (is_withdrawn or self.machine.is_away(self.home, effect.newest)):
+                self.machine.set_newer_aside(self.home, effect.begin_at, None)
+        self.withdrawn = set()
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def daemon_dies_after_an_order_was_carried_out(self) -> None:
+        """Whoever was told of it is dead, too."""
+        last = self.waiting[-1]
+        if last.begin_at is not None and last.attempt == self.job.facts.attempt and last.attempt not in self.withdrawn:
+            self.machine.select(self.home, last)
+        self.hangs = False
+        self.daemon_is_replaced(knows_all=True, changes_directory=False)
 
     @rule()
     def operator_starts(self) -> None:

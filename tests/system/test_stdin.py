@@ -151,7 +151,8 @@ def test_nothing_is_left_of_an_input_whose_program_ended(daemon: Daemon):
     daemon.call("send_stdin", name="cat", chars="x\n")
     daemon.call("stop", name="cat")
 
-    assert not list((daemon.folder / "state" / "run" / "cat").iterdir())
+    pipes = daemon.folder / "state" / "run" / "cat"
+    daemon.until(lambda: not list(pipes.iterdir()), "its pipes are removed")
     daemon.call("start", name="cat")
     daemon.call("send_stdin", name="cat", chars="second\n")
     until_printed(daemon, "cat", b"second\n")

@@ -5,66 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from tests.system.disks import FILES_JOB, disk, mount_again, umount
 from tests.system.harness import TRAINER, Daemon, Refused, job
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
+__all__ = ["disk"]
 
-FILES_JOB = """
-import time
-from worker.files import FilesRun
-
-class Counting:
-    versions = {"counting": "1"}
-    topology = {}
-    def write(self, folder):
-        (folder / "count").write_text("1")
-    def read(self, folder):
-        pass
-
-with FilesRun(Counting(), total_steps=1_000_000) as run:
-    while run.step < 1_000_000:
-        time.sleep(0.02)
-        run.step_done(epoch=0, batch=run.step)
-"""
 SLOW = {"STEPS": 100_000, "STEP_S": 0.01, "EVERY": 10}
-
-
-def mount(kind: str, where: Path, *options: str) -> None:
-    """Mounts, or skips the test with what the host says."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount")
-    done = subprocess.run(["mount", "-t", kind, *options, "none", where], check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"this host does not let root mount: {done.stderr.strip()}")
-
-
-def umount(where: Path) -> None:
-    subprocess.run(["umount", "-l", where], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk that is mounted, and can be mounted again with what it holds."""
-    (tmp_path / "keep").mkdir()
-    mount("tmpfs", tmp_path / "keep", "-o", "size=4m")
-    where = tmp_path / "disk"
-    where.mkdir()
-    subprocess.run(["mount", "--bind", tmp_path / "keep", where], check=True)
-    yield where
-    for each in (where, tmp_path / "keep"):
-        subprocess.run(["umount", "-l", each], check=False, capture_output=True)
-
-
-def mount_again(disk: Path) -> None:
-    subprocess.run(["mount", "--bind", disk.parent / "keep", disk], check=True)
 
 
 def fill(file: Path) -> None:

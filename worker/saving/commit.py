@@ -8,7 +8,8 @@
 3. Manifest, last of the files: sizes and hashes of all the others, and where they came from.
 4. Sync. fsync of every file and of the `.partial` folder: the names in it are durable too. The large files are the
    last, as their bytes are still on the way while the small ones are synced.
-5. Check that no newer attempt has begun in the directory (`directory.py`): a superseded worker commits nothing.
+5. Check that no newer attempt has begun in the directory, and that it is still on the volume on which this one began
+   (`directory_lock.py`). That is looked at before step 2 too, so that nothing is written or deleted elsewhere.
 6. Rename `step-N.aM.partial` to `step-N.aM`. This is the commit. Then fsync of the checkpoint directory, which makes
    the new name durable.
 7. Report. `Committed` goes to the daemon only now, and answers the flushes that waited for it. Then retention deletes
@@ -20,8 +21,8 @@ are sound, as all files were synced before. During 7, a complete checkpoint that
 start finds it in the directory. If only the process is killed, without a power cut, the rename loses nothing.
 
 An error, as opposed to a crash, deletes what the save has written (`Retention.discard`), also a folder whose rename is
-not known to be durable, which would be in the way of the next try. On a full disk, `checkpoint_make_room` lets the
-oldest checkpoints go one by one, and each time the commit is tried again from step 2.
+not known to be durable, which would be in the way of the next try, but never another one of that name. On a full disk,
+`checkpoint_make_room` lets the oldest checkpoints go one by one, and each time the commit is tried again from step 2.
 """
 
 import contextlib
@@ -103,12 +104,16 @@ class Retention:
         print_message(f"deleted {deleted} to make room for {for_name}: the disk is full")
         return True
 
-    def discard(self, name: CheckpointName) -> None:
-        """Deletes what a failed save has written; the next start sweeps what can't be deleted now."""
+    def discard(self, name: CheckpointName, is_renamed: bool) -> None:
+        """Deletes what a failed save has written; the next start sweeps what can't be deleted now.
+
+        `is_renamed`: the save has given it its name; otherwise what has that name is another's.
+        """
         shutil.rmtree(self._directory / name.partial, ignore_errors=True)
         shutil.rmtree(self._directory / name.part, ignore_errors=True)
-        with contextlib.suppress(OSError):  # renamed, but perhaps not durable: it would be in the way of the next try
-            removal.delete_checkpoint(self._directory, name)
+        if is_renamed:
+            with contextlib.suppress(OSError):  # perhaps not durable: it would be in the way of the next try
+                removal.delete_checkpoint(self._directory, name)
 
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`; and parts, also of a time when the job trained on
@@ -140,7 +145,8 @@ class CheckpointCommitter:
         is_full: Callable[[BaseException | None], bool] = is_disk_full,
         publish: Publish | None = None,
     ) -> None:
-        """`check`: called right before the rename; what it raises passes through. `describe`: an error of a save in a
+        """`check`: called before anything is written, and right before the rename; what it raises passes through,
+        unless it can be described. `describe`: an error of a save in a
         few words, None for a defect of the program. `is_full`: whether an error says that the disk is full. `publish`:
         the rename is not the commit, but this is."""
         self._directory = directory
@@ -160,14 +166,24 @@ class CheckpointCommitter:
             try:
                 return self._commit_once(name, metrics, fill)
             except SaveError as error:
-                if not (self._is_full(error.__cause__) and self._retention.free_space(name)):
+                if not (self._is_full(error.__cause__) and self._may_delete() and self._retention.free_space(name)):
                     raise
+
+    def _may_delete(self) -> bool:
+        """Whether what is in the directory is this attempt's to delete."""
+        try:
+            self._check()
+        except OSError:
+            return False
+        return True
 
     def _commit_once(
         self, name: CheckpointName, metrics: Mapping[str, float], fill: Callable[[NewFolder], None]
     ) -> Manifest:
         partial = self._directory / name.partial
+        folder = None
         try:
+            self._check()
             shutil.rmtree(partial, ignore_errors=True)
             with NewFolder(partial) as folder:
                 fill(folder)
@@ -182,7 +198,8 @@ class CheckpointCommitter:
                     self._publish(written, part)
             return written
         except BaseException as error:
-            self._retention.discard(name)
+            if folder is not None:
+                self._retention.discard(name, folder.is_renamed and self._publish is None)
             if isinstance(error, NotFinite):
                 raise NotFinite(save_error_text(name, str(error))) from error
             if (cause := self._describe(error)) is not None:

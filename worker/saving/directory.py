@@ -1,5 +1,6 @@
 """A checkpoint directory at the start of a run: created, locked, swept, and which checkpoint to restore."""
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import removal, selection
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
-from supervisor.protocol.checkpoints.directory import highest_attempt, view_directory
+from supervisor.protocol.checkpoints.directory import check_mounted, highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.installation import install_extra
 from supervisor.protocol.layout import CheckpointName
@@ -85,6 +86,8 @@ def open_checkpoint_directory(
         if attempt.channel is None:
             attempt.number = 1 + max(highest_attempt(directory), source.attempt if source is not None else 0)
         lock = DirectoryLock(directory, attempt.number)
+        if go is not None:
+            lock.check_place(go.mount, go.device)
         if go is not None and restores_memory:
             memory = open_memory(attempt, go)
         removal.delete_partials(directory, None if memory is None else memory.name.partial)
@@ -93,21 +96,22 @@ def open_checkpoint_directory(
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
-        attempt.exit_with_error(
-            WorkerExit.DIRECTORY_UNUSABLE,
-            f"cannot use checkpoint directory {directory}: {error}; make it a folder that this user may write",
-            errno=error.errno,
+        remedy = (
+            "mount it, and start again" if error.errno == errno.ENODEV else "make it a folder that this user may write"
         )
+        text = f"cannot use checkpoint directory {directory}: {error}; {remedy}"
+        attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, text, errno=error.errno)
     return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None, memory=memory)
 
 
 def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
     """Refuses a directory that has lost its checkpoints, before anything is created there; says what is doubtful.
 
-    Raises OSError if the directory can't be read.
+    Raises OSError if the directory can't be read, or the volume that belongs there is not mounted.
     """
     record = None if attempt.state_home is None else CommitRecord(attempt.state_home, directory)
     newest = None if record is None else record.load()
+    check_mounted(directory, None if newest is None else newest.name)
     seen = view_directory(directory, None if newest is None else newest.name)
     for remark in seen.remarks:
         attempt.reporter.show_message(f"checkpoint directory {directory} is on {remark}")

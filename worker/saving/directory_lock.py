@@ -65,26 +65,38 @@ class DirectoryLock:
         except BaseException:
             self.release()
             raise
-        self._mount = str(mounts.mount_of(directory))
+        self._mount, self._device = str(mounts.mount_of(directory)), directory.stat().st_dev
         self._write_holder()
 
     def _write_holder(self) -> None:
         self._file = os.fstat(self._descriptor).st_ino
         os.ftruncate(self._descriptor, 0)
-        text = f"pid {os.getpid()} attempt {self._attempt} on {socket.gethostname()}\n"
-        os.pwrite(self._descriptor, text.encode(), 0)
+        os.pwrite(self._descriptor, self._own_words.encode(), 0)
+
+    @property
+    def _own_words(self) -> str:
+        """What the lock's file says while this worker holds it."""
+        return f"pid {os.getpid()} attempt {self._attempt} on {socket.gethostname()}\n"
+
+    def check_place(self, mount: str | None, device: int | None) -> None:
+        """Raises OSError if the directory is on another file system than where it was looked for a checkpoint.
+
+        In a container the same one may be mounted elsewhere, so by its number too (None: not known).
+        """
+        if mount is not None and mount != self._mount and device != self._device:
+            text = f"it was on {mount} when the checkpoint was chosen, and is on {self._mount} now; it is chosen again"
+            raise OSError(errno.ENODEV, text, str(self._directory))
 
     def check_not_superseded(self) -> None:
         """Raises AttemptSuperseded if a newer attempt has begun, and OSError if that can't be found out.
 
-        Also if the directory is on another file system than when this attempt began: what is written below the mount
-        point of a disk would be out of sight once that is mounted again.
+        Also if the directory is not the one that this attempt began in: what is written below the mount point of a disk
+        would be out of sight once that is mounted again, and what is written on a volume that was mounted over it would
+        lie among checkpoints of another past.
 
         Takes the lock again if somebody deleted its file.
         """
-        if (mount := str(mounts.mount_of(self._directory))) != self._mount:
-            text = f"it was on {self._mount} when this attempt began, and is on {mount} now; mount its disk again"
-            raise OSError(errno.ENODEV, text, str(self._directory))
+        self._check_volume()
         newest = highest_attempt(self._directory)
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()
@@ -94,6 +106,28 @@ class DirectoryLock:
                 f"{self._attempt}; the newer attempt trains on, so this worker exits"
             )
         self._hold_again()
+
+    def _check_volume(self) -> None:
+        """Raises OSError if another volume than at the start is mounted there. The same one, mounted again, may have
+        another number (NFS), and holds the lock's file as this worker wrote it."""
+        mount, device = mounts.mount_of(self._directory), self._directory.stat().st_dev
+        if str(mount) == self._mount and device == self._device:
+            return
+        if str(mount) == self._mount and _read_holder(self._directory) == self._own_words.strip():
+            self._device = device
+            return
+        raise OSError(errno.ENODEV, self._describe_change(mount), str(self._directory))
+
+    def _describe_change(self, mount: mounts.Mount | None) -> str:
+        before, point = self._mount, "" if mount is None else mount.point
+        if str(mount) == before:
+            return f"another volume than when this attempt began is mounted there ({mount}); mount that one again"
+        if len(point) > len(before.rpartition(" at ")[2]):
+            remedy = f"unmount {point} to save there again, or stop the job, which then begins from what is on it"
+            return (
+                f"{mount} was mounted over it since this attempt began on {before}, where its checkpoints are; {remedy}"
+            )
+        return f"it was on {before} when this attempt began, and is on {mount} now; mount its disk again"
 
     def _is_ours(self) -> bool:
         try:

@@ -4,7 +4,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.storage_waits import look_at_storage
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.effects import RecordWanted
+from supervisor.core.program.effects import RecordWanted, WithdrawOrder
 from supervisor.core.program.events import Event, GangBegins, ProgramClosed, StartRequested
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.wire.messages import Then
@@ -20,11 +20,12 @@ def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effec
 
 def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Records that the program is to stop; there is nothing to stop, or it is stopping already."""
+    withdraw: Effects = [] if facts.begin_at is None else [WithdrawOrder()]
     facts.current.start_afresh, facts.begin_at = False, None
     if not facts.wanted:
-        return []
+        return withdraw
     facts.wanted = False
-    return [RecordWanted(False)]
+    return [*withdraw, RecordWanted(False)]
 
 
 def close(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:

@@ -130,7 +130,9 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     if not facts.policy.is_gang:  # what was given up is in quarantine; of a gang, the mirror alone may have had it
         facts.restore_below_step = None
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
-    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, account.stated_reason(facts, verdict))]
+    stated = account.stated_reason(facts, verdict)
+    seen_on = None if event.mount is None or event.device is None else (event.mount, event.device)
+    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, stated, seen_on)]
 
 
 @leads_to(State.KILLING)

@@ -9,7 +9,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S
 from supervisor.core.program.account import loss_at
-from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage
+from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage, WithdrawOrder
 from supervisor.core.program.events import BeginAtRequested, StartPathsSeen, StorageSeen
 from supervisor.core.program.facts import ProgramFacts, State
 
@@ -56,6 +56,7 @@ def start_paths_seen(facts: ProgramFacts, event: StartPathsSeen, now: float) -> 
 
 def begin_at_step(facts: ProgramFacts, event: BeginAtRequested, now: float) -> Effects:
     """Records where the next start begins. It holds until one does, or until a stop is requested."""
+    withdraw: Effects = [] if facts.begin_at in (None, event.step) else [WithdrawOrder()]
     facts.begin_at = event.step if facts.policy.is_job else None
     facts.begin_since = None  # the present attempt was launched before
-    return []
+    return withdraw

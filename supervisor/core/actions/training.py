@@ -1,6 +1,7 @@
 """While a worker runs: steps, checkpoints, reports of completion and failure, hangs."""
 
 from dataclasses import replace
+from pathlib import PurePath
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import persist_hang_history, record_failed_step
@@ -9,6 +10,7 @@ from supervisor.core.actions.transitions import (
     enter_running,
     fixed_save_limit,
     hang_due_in_section,
+    kill,
     running_deadline,
     schedule_flush_retry,
 )
@@ -16,6 +18,7 @@ from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program import account
+from supervisor.core.program.effects import LookAtStorage, ReleaseMemory
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointMirrored,
@@ -24,6 +27,7 @@ from supervisor.core.program.events import (
     FailureReported,
     SpeedChanged,
     StepsDone,
+    StorageSeen,
 )
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.wire.messages import Then
@@ -113,7 +117,37 @@ def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, no
     facts.current.progressed_at = now
     facts.hang_detector.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
-    return []
+    return [LookAtStorage(facts.attempt, newest=facts.account.newest)]
+
+
+@leads_to(State.KILLING)
+def storage_seen_in_training(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects:
+    """Ends an attempt over whose directory a volume was mounted, if that holds all that the account knows of.
+
+    It can't save there any more, and what it has trained since its last save would be trained again at any time; the
+    next one begins from what is mounted now. Otherwise it trains on: its newest checkpoint is below the volume, or on
+    one that is away, and once that is in reach again it saves there.
+    """
+    before = facts.mount
+    if event.error is not None or not _is_mounted_over(before, event.mount):
+        return []
+    if account.loss_at(facts, event) is not None:
+        return []
+    text = f"checkpoint_dir {facts.policy.checkpoint_dir} was on {before} when this attempt began, and is now on"
+    holds = "no checkpoint" if event.highest_step is None else f"step {event.highest_step}"
+    text = f"{text} {event.mount}, which was mounted meanwhile and has {holds}; going on from what is there"
+    facts.current.decided_end = (Cause.STORAGE, text)
+    release: Effects = [ReleaseMemory(facts.attempt)] if facts.current.in_memory else []
+    facts.current.in_memory = False  # a state of another past than what is mounted now
+    return [*release, *kill(facts, event, now)]
+
+
+def _is_mounted_over(before: str | None, now: str | None) -> bool:
+    """Whether a file system, in words as in facts, is mounted below the point of an earlier one."""
+    if before is None or now is None:
+        return False
+    point, new_point = (PurePath(words.rpartition(" at ")[2]) for words in (before, now))
+    return new_point != point and new_point.is_relative_to(point)
 
 
 @leads_to(State.RUNNING)
@@ -126,6 +160,7 @@ def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: 
         facts.current.progressed_at = now
         schedule_flush_retry(facts, now)
         enter_running(facts, now)
+        return [LookAtStorage(facts.attempt, newest=facts.account.newest)]
     return []
 
 

@@ -4,7 +4,7 @@ At a boot the daemon may come before a disk, and a network file system may be aw
 started from is then missing, exactly as after a mistake in its configuration. The two are told apart by what is known:
 
     it was started from the same paths before                                 wait
-    the missing path is below a mount point of fstab that is not mounted      wait
+    the missing path is below a mount point of the host's tables, not mounted wait
     it is below the mount point of the job's last checkpoints, not mounted    wait
     the file system answers with an error (EIO, a stale handle, …)            wait
     none of these                                                             a mistake: fail at once
@@ -30,7 +30,7 @@ _FAILING = frozenset(
 class UnreachablePath:
     """What a process could not be started from. `mount_point`: where the file system is mounted that it is on now.
 
-    `unmounted`: the mount point of fstab that it is below and that is not mounted.
+    `unmounted`: the mount point that it is below and that is not mounted although a table of the host has it, in words.
     """
 
     path: str
@@ -46,7 +46,7 @@ def waits_for_disk(missing: UnreachablePath, has_worked: bool, last_mount: str |
     if missing.errno not in _AWAY:
         return None
     if missing.unmounted is not None:
-        return f"{missing.unmounted} is in /etc/fstab and not mounted"
+        return missing.unmounted
     point = (last_mount or "").rpartition(" at ")[2]
     if point not in ("", "/") and point != missing.mount_point and PurePath(missing.path).is_relative_to(point):
         return f"{point} is not mounted, where its last checkpoints were"

@@ -71,7 +71,9 @@ def record_start(facts: ProgramFacts) -> None:
             return
         name = str(own)
         known = before if before is not None and before.name == name else ReportedCheckpoint(own.step, name, directory)
-        restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt)
+        # other ranks of a gang have other attempts than the one in the name
+        since = None if facts.policy.is_gang else facts.attempt
+        restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt, since=since)
         facts.account = facts.account.changed_to(restored)
     elif facts.current.older is not None:
         facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
@@ -101,7 +103,7 @@ def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, 
         return
     stated = None if name is None else parse_name(name)
     own = stated if stated is not None and stated.step == step else CheckpointName(step, facts.attempt)
-    committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at)
+    committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at, since=own.attempt)
     if before is not None and before.name == committed.name:  # the mirror had it first, or it is repeated
         committed = replace(committed, mirror=before.mirror, epoch=before.epoch)
     facts.account = facts.account.changed_to(committed)

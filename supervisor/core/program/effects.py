@@ -64,6 +64,13 @@ class LookAtStartPaths:
 
 
 @dataclass(frozen=True, slots=True)
+class WithdrawOrder:
+    """What an operator chose (`begin_at` of SelectCheckpoint) is withdrawn: set nothing aside for it any more, also if
+    a disk has kept that waiting until now.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
     """Move these checkpoints to quarantine, each with its reason: an older one was restored."""
 
@@ -92,7 +99,8 @@ class ReleaseMemory:
 class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
     there is that is newer. `memory`: what it restores instead if that is newer and whole. `stated`: why it is not the
-    newest, for the other nodes of a gang.
+    newest, for the other nodes of a gang. `seen_on`: the file system on which the directory was when that was chosen,
+    in words, and its number; None if they are not known.
     """
 
     attempt: int
@@ -100,6 +108,7 @@ class SendGo:
     gives_up_newer: bool = False
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
+    seen_on: tuple[str, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,7 @@ Effect = (
     | SelectCheckpoint
     | LookAtStorage
     | LookAtStartPaths
+    | WithdrawOrder
     | QuarantineCheckpoints
     | SalvageMemory
     | ReleaseMemory

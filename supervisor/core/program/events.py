@@ -100,11 +100,11 @@ class CheckpointSelected:
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
     `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
-    directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
-    or one as new, if it is not restored because it is in quarantine or was refused now. `memory`: where the worker gets
-    what the last attempt left in memory, from which it begins if that is newer and whole. `stated`: why it is an older
-    one, where another node of the gang has selected it. `below_step`: it had to be of a lower step, as training has
-    diverged there, on whichever rank of a gang.
+    directory; `mount`: the file system that it is on, in words, `device`: the same as a number. `passed_over`: the
+    newest checkpoint that was reported, or one as new, if it is not restored because it is in quarantine or was refused
+    now. `memory`: where the worker gets what the last attempt left in memory, from which it begins if that is newer and
+    whole. `stated`: why it is an older one, where another node of the gang has selected it. `below_step`: it had to be
+    of a lower step, as training has diverged there, on whichever rank of a gang.
     """
 
     attempt: int
@@ -117,6 +117,7 @@ class CheckpointSelected:
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
     below_step: int | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,9 @@ class FetchAnswer:
 
     `attempt`: the highest in a remote checkpoint's name; the next attempt here needs a higher one.
     `left_behind`: local checkpoints that another host's epoch left behind; if there are any, nothing was fetched.
-    `newest`: the newest remote one that counts and may be used; `seen`: the newest that counts. `bad`: remote ones that
-    were refused, each with its reason. `is_held`: the newest epoch is one that this host began.
+    `newest`: the newest remote one that counts and may be used; `seen`: the newest that counts; `standing`: the same
+    without what this host has given up. `bad`: remote ones that were refused, each with its reason. `is_held`: the
+    newest epoch is one that this host began.
     """
 
     id: int
@@ -151,6 +152,7 @@ class FetchAnswer:
     bad: tuple[str, ...] = ()
     seen: str | None = None
     is_held: bool = False
+    standing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
                 bad=tuple(f"{checkpoint}: {why:.200}" for checkpoint, why in result.bad[:20]),
                 seen=_text(result.seen),
                 is_held=result.epoch > 0 and result.is_held,
+                standing=_text(result.standing),
             )
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))

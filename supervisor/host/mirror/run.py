@@ -43,7 +43,14 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, StoredFile, parse_manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.fetching import FetchResult, fetch
-from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch, hold_epoch, known_epoch, record_begin
+from supervisor.protocol.mirror.folder_epochs import (
+    begun_epoch,
+    given_up_in,
+    held_epoch,
+    hold_epoch,
+    known_epoch,
+    record_begin,
+)
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, committed_key, encode_epoch, epoch_key
 from supervisor.protocol.mirror.line import KEEP_AT_LEAST, checkpoints_on_line, given_up, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
@@ -114,22 +121,27 @@ class MirroredRun(RemoteRun):
         of the new epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin
         again (None: there is nothing). Raises what `begin_epoch` raises.
         """
-        newer = self._newer_than((start, seen), self.epochs())
+        is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
+        newer = self._newer_than((start, seen), self.epochs(), is_given_up)
         number = self.begin_epoch(start, known) if newer is None else self._create_epoch(newer, known)
         earlier = {epoch.number: epoch for epoch in self._epochs.values() if epoch.number < number}
         known_names = (start, seen, None if newer is None else newer.name)
-        if (late := self._newer_than(known_names, earlier)) is not None:
+        if (late := self._newer_than(known_names, earlier, is_given_up)) is not None:
             newer, number = late, self._create_epoch(late, number)
         return number, None if newer is None else newer.name
 
     def _newer_than(
-        self, names: Iterable[CheckpointName | None], epochs: Mapping[int, Epoch]
+        self,
+        names: Iterable[CheckpointName | None],
+        epochs: Mapping[int, Epoch],
+        is_given_up: Callable[[CheckpointName], bool],
     ) -> RemoteCheckpoint | None:
-        """The newest checkpoint on the line of these epochs, if it is newer than all the names."""
+        """The newest checkpoint on the line of these epochs, if it is newer than all the names; none of those given
+        up."""
         limit = max((name for name in names if name is not None), default=None)
         line = checkpoints_on_line(epochs, committed(self.files()))
         newer = (checkpoint for checkpoint in line if limit is None or checkpoint.name > limit)
-        return next((checkpoint for checkpoint in newer if self._exists(checkpoint)), None)
+        return next((remote for remote in newer if not is_given_up(remote.name) and self._exists(remote)), None)
 
     def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
         """Begins an epoch that goes on from `start`, whatever there is beyond it; its number.
@@ -166,7 +178,7 @@ class MirroredRun(RemoteRun):
         Otherwise the next daemon would take its own epoch for another host's. Raises OSError.
         """
         if held_epoch(self.folder, self._epochs) != epoch:
-            hold_epoch(self.folder, epoch)
+            hold_epoch(self.folder, epoch, leaves_behind=False)
 
     def upload(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Copies a local checkpoint; gives its bytes, and all that count then, newest first.
@@ -295,7 +307,7 @@ class MirroredRun(RemoteRun):
         if stored is None:
             raise StoreError(f"cannot begin epoch {epoch.number}: the store has and has not an object of that name")
         if stored == before != epoch:
-            hold_epoch(self.folder, stored.number)
+            hold_epoch(self.folder, stored.number, leaves_behind=False)
             raise StoreError(f"cannot begin epoch {epoch.number}: an earlier try of this host came through late")
         if stored != epoch:
             raise TakenOver(stored)

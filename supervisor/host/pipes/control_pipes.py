@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
+from supervisor.host.folder_removal import remove_folder, remove_soon, try_to_remove_folder
 from supervisor.host.pipes.message_filter import ErrorReports, MessageFilter, RefusedMessages
 from supervisor.protocol import layout
 from supervisor.protocol.wire.codec import ProtocolError
@@ -125,7 +125,7 @@ class ControlPipes:
         self._filter.reports.close()
         os.close(self._reading)
         os.close(self._writing)
-        try_to_remove_folder(self._folder)  # the next daemon removes what remains
+        remove_soon(self._folder)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
         """Reads the last message, which the worker also wrote to the file beside the pipes: no daemon may have run, or

@@ -14,7 +14,8 @@ the job, not to a directory, and whatever was chosen is held against it, in `jud
     older, and nothing explains it          Unexplained: nothing trains before the storage is back or a person decides
 
 A reason needs evidence. *operator*: a start request named the step. *rolled-back*, *does-not-fit*, *damaged* and
-*left-behind*: the newest checkpoint is in quarantine, which says why. *unreadable*: it is there, and was waited for.
+*left-behind*: the newest checkpoint, or one that took its place, is in quarantine, which says why.
+*unreadable*: it is there, and was waited for.
 *suspect*: it is there, and attempts keep dying from it. *deleted*: the same directory on the same file system holds
 older ones only, so somebody deleted the newest, or moved it; an unmounted disk, or a copy, is on another file system.
 
@@ -33,7 +34,8 @@ class ReportedCheckpoint:
     """The newest checkpoint of a job that was reported as committed.
 
     `mount`: the file system that `directory` was on, in words. `mirror`: the URL of the run in the store that has it,
-    and `epoch` under which. `wall_at`: when it was committed, in Unix seconds. What is not known is None.
+    and `epoch` under which. `wall_at`: when it was committed, in Unix seconds. `since`: the attempt with which it
+    became the newest, as that committed it, or began from it. What is not known is None.
     """
 
     step: int
@@ -44,6 +46,7 @@ class ReportedCheckpoint:
     wall_at: float | None = None
     mirror: str | None = None
     epoch: int | None = None
+    since: int | None = None
 
     def __str__(self) -> str:
         was_on = f" ({self.mount})" if self.mount is not None else ""
@@ -146,7 +149,7 @@ def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: 
 
     `refusal`, `remedy`: how the text begins and ends if nothing may train.
     """
-    if newest is None or place.passed_over is not None or is_as_new(place.highest_step, newest):
+    if newest is None or find_explanation(newest, place) is not None or is_as_new(place.highest_step, newest):
         return None
     left = place.highest_step
     holds = "holds no checkpoint" if left is None else f"its newest checkpoint is of step {left}"
@@ -211,7 +214,8 @@ def judge(
         return Older(OlderBecause.DELETED, loss.text)
     if because is None:
         return Unexplained(f"{refusal}: {newest}, and step {chosen_step} was chosen without a reason; {remedy}")
-    why = f": {place.passed_over.reason}" if place.passed_over is not None else ""
+    explanation = find_explanation(newest, place)
+    why = f": {explanation.reason}" if explanation is not None else ""
     return Older(because, f"{behind}, which is {_WORDS[because]}{why}")
 
 
@@ -227,8 +231,8 @@ _WORDS = {
 
 def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Decisions) -> OlderBecause | None:
     """Why the newest checkpoint, which is there, was not chosen; None if nothing says so."""
-    if place.passed_over is not None:  # whoever writes into quarantine may write any reason there
-        because = place.passed_over.because
+    if (explanation := find_explanation(newest, place)) is not None:
+        because = explanation.because  # whoever writes into quarantine may write any reason there
         return because if because in _WORDS else OlderBecause.DAMAGED
     if _has_as_new(decisions.unfit, newest):
         return OlderBecause.UNFIT
@@ -243,11 +247,27 @@ def _has_as_new(names: Iterable[str], newest: ReportedCheckpoint) -> bool:
     return any(name is not None and name.step >= newest.step for name in parsed_names)
 
 
+def find_explanation(newest: ReportedCheckpoint, place: SeenDirectory) -> RejectedCheckpoint | None:
+    """The refused checkpoint that explains why the newest is not there: it is that one, or one that took its place.
+
+    A later one takes the place of the newest, and has it deleted, only if the same attempt or a later one saved it than
+    that with which the newest became the newest. What was given up before that, as in a rollback behind which the
+    newest was restored, says nothing of what became of the newest since.
+    """
+    passed_over = place.passed_over
+    if passed_over is None or passed_over.name == newest.name:
+        return passed_over
+    name, since = checkpoint_name_in(passed_over.name), newest.attempt if newest.since is None else newest.since
+    is_later = name is not None and (str(name) == newest.name or since is None or name.attempt >= since)
+    return passed_over if is_later else None
+
+
 def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckpoint]) -> RejectedCheckpoint | None:
-    """Of refused checkpoints, `expected` or else the newest that is as new and not of an earlier attempt.
+    """Of refused checkpoints, `expected` or else, of those as new and not of an earlier attempt, that of the latest.
 
     One of an earlier attempt is from before a rollback, so it does not explain why a later one is missing.
     """
     named = [(name, checkpoint) for checkpoint in rejected if (name := checkpoint_name_in(checkpoint.name)) is not None]
     as_new = [pair for pair in named if pair[0].step >= expected.step and pair[0].attempt >= expected.attempt]
-    return max(as_new, key=lambda pair: (pair[0] == expected, pair[0]), default=(None, None))[1]
+    latest = max(as_new, key=lambda pair: (pair[0] == expected, pair[0].attempt, pair[0].step), default=(None, None))
+    return latest[1]

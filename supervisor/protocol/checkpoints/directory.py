@@ -8,11 +8,11 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol import layout, mounts
+from supervisor.protocol import layout, mount_points, mounts
 from supervisor.protocol.checkpoints.account import find_passed_over
 from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder, read_quarantined
 from supervisor.protocol.damage import RejectedCheckpoint
@@ -33,8 +33,9 @@ class DirectoryView:
     """What is known of a directory without reading any checkpoint.
 
     `highest_step`: of the committed checkpoints; None if there are none. `mount`: the file system, in words, None if
-    the kernel does not tell; `remarks`: what checkpoints can't rely on there. `passed_over`: the checkpoint that was
-    expected to be the newest, or one as new, if it is in quarantine. `highest_attempt`: that ever wrote there.
+    the kernel does not tell; `device`: its number; `remarks`: what checkpoints can't rely on there. `passed_over`: the
+    checkpoint that was expected to be the newest, or one as new, if it is in quarantine. `highest_attempt`: that ever
+    wrote there.
     """
 
     highest_step: int | None = None
@@ -42,6 +43,7 @@ class DirectoryView:
     remarks: tuple[str, ...] = ()
     passed_over: RejectedCheckpoint | None = None
     highest_attempt: int = 0
+    device: int | None = None
 
 
 UNSEEN = DirectoryView()
@@ -101,13 +103,15 @@ def view_directory(directory: Path, expected: str | None = None) -> DirectoryVie
     Raises OSError if it exists and can't be read.
     """
     names = committed_checkpoints(directory)
-    mount = mounts.mount_of(directory)
+    mount, missing = mounts.mount_of(directory), mount_points.missing_volume(directory)
+    hidden = () if missing is None else (f"{missing}: once it is, what is saved here now is out of sight",)
     return DirectoryView(
         names[0].step if names else None,
         None if mount is None else str(mount),
-        () if mount is None else tuple(mounts.remarks_on(mount)),
+        (*hidden, *(() if mount is None else mounts.remarks_on(mount))),
         _find_quarantined(directory, expected),
         highest_attempt(directory),
+        mounts.device_of(directory),
     )
 
 
@@ -123,6 +127,22 @@ def _find_quarantined(directory: Path, expected: str | None) -> RejectedCheckpoi
         match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in iterator))
         return None if match is None else read_quarantined(directory, match.name)
     return None
+
+
+def check_mounted(directory: Path, expected: str | None, tables: mount_points.MountTables = mount_points.HOST) -> None:
+    """Raises OSError (ENODEV) if a table of the host says that a volume belongs at or above the directory, and nothing
+    is mounted there: whatever lies below its mount point is not what belongs there, and would be out of sight later.
+
+    `expected`: the name of the checkpoint that should be the newest. Where that lies, the job has trained all along.
+    """
+    missing = mount_points.missing_volume(directory, tables)
+    if missing is None or (expected is not None and _is_committed(directory, expected)):
+        return
+    raise OSError(errno.ENODEV, str(missing), str(directory))
+
+
+def _is_committed(directory: Path, name: str) -> bool:
+    return layout.parse_name(name) in committed_checkpoints(directory)
 
 
 def check_usable(directory: Path, writes: bool) -> None:
@@ -179,11 +199,12 @@ def check_not_held(directory: Path) -> None:
         os.close(descriptor)
 
 
-def begin_anew(directory: Path) -> tuple[str, ...]:
+def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> tuple[str, ...]:
     """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
 
     Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
-    then some may be moved and others not, and another call moves the rest.
+    then some may be moved and others not, and another call moves the rest. `require`: called when nothing is in
+    its way, and before each move; what it raises passes through.
     """
     check_not_held(directory)
     belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
@@ -192,13 +213,18 @@ def begin_anew(directory: Path) -> tuple[str, ...]:
             present = [entry.name for entry in entries]
     except FileNotFoundError:
         return ()
+    require()
     moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
-    move_to_abandoned(directory, moved)
+    move_to_abandoned(directory, moved, require)
     return tuple(moved)
 
 
-def move_to_abandoned(directory: Path, names: Sequence[str]) -> None:
-    """Moves what an operator gives up into a new numbered folder, which nothing reads or deletes. Raises OSError."""
+def move_to_abandoned(directory: Path, names: Sequence[str], require: Callable[[], None]) -> None:
+    """Moves what an operator gives up into a new numbered folder, which nothing reads or deletes. Raises OSError.
+
+    `require`: called before each move; what it raises passes through. The newest checkpoint should be the last name:
+    while it is there, nothing that counts is lost.
+    """
     if not names:
         return
     with open_folder(directory) as home:
@@ -209,6 +235,7 @@ def move_to_abandoned(directory: Path, names: Sequence[str]) -> None:
             with open_folder(_make_numbered(abandoned), abandoned) as target:
                 give_to_owner_of(home, target)
                 for name in names:
+                    require()
                     os.rename(name, name, src_dir_fd=home, dst_dir_fd=target)
                 os.fsync(target)
             os.fsync(abandoned)

@@ -135,6 +135,8 @@ class NewFolder:
         self._synced: set[str] = set()
         self._open: dict[str, NewFile] = {}
         self._of_others: dict[str, tuple[int, str]] = {}
+        self.is_renamed = False
+        """Whether it has its final name, though that may not be durable."""
 
     def __enter__(self) -> Self:
         return self
@@ -196,6 +198,7 @@ class NewFolder:
         self.sync()
         check()
         self.path.rename(final)
+        self.is_renamed = True
         durable.sync_folder(final.parent)
 
     def sync(self) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -28,15 +28,16 @@ class NoSuchStep(NoValidCheckpoint):
         )
 
 
-def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
+def roll_back(directory: Path, before: int, note: Callable[[], None] = lambda: None) -> tuple[RejectedCheckpoint, ...]:
     """Puts the checkpoints of step `before` and later into quarantine, and says which.
 
-    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing.
-    Raises OSError if the directory can't be read or changed.
+    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing. `note`:
+    called before the first is moved. Raises OSError if the directory can't be read or changed.
     """
     names = committed_checkpoints(directory)
     if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
         return ()
+    note()
     reason = f"given up: training diverged at about step {before}, and this is not from before that"
     given_up = [name for name in names if name.step >= before]
     for name in given_up:
@@ -44,19 +45,20 @@ def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
     return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)
 
 
-def begin_at(directory: Path, step: int) -> tuple[str, ...]:
+def begin_at(directory: Path, step: int, require: Callable[[], None] = lambda: None) -> tuple[str, ...]:
     """Moves the checkpoints that are newer than the whole one of a step aside, and returns their names.
 
     Raises NoValidCheckpoint if there is no whole one of that step, and OSError if the directory can't be read or
-    changed; then some may be moved and others not, and another call moves the rest.
+    changed; then some may be moved and others not, and another call moves the rest. `require`: as for `begin_anew`.
     """
     check_not_held(directory)
     names = committed_checkpoints(directory)
     chosen = next((name for name in names if name.step == step and _is_whole(directory / str(name))), None)
     if chosen is None:
         raise NoSuchStep(directory, step, sorted({name.step for name in names}, reverse=True))
-    moved = tuple(str(name) for name in names if name > chosen)
-    move_to_abandoned(directory, moved)
+    require()
+    moved = tuple(str(name) for name in sorted(names) if name > chosen)
+    move_to_abandoned(directory, moved, require)
     return moved
 
 
@@ -64,11 +66,13 @@ def delete_expendable(
     directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
 ) -> None:
     """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
-    read now. Raises OSError.
+    read now. Nothing if `newest` is not there, as then it was committed in another directory. Raises OSError.
 
     `known`: what was read before, and is remembered for the next call.
     """
     names = committed_checkpoints(directory)
+    if newest not in names:
+        return
     for name in names:
         if name not in known:
             try:

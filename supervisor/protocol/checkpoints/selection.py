@@ -23,7 +23,6 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import listed
 
 MAX_STATE_BYTES = 4 << 20  # of a longer one the position is not shown; the worker reads up to 64 MiB
-UNNAMED_JOB = "job"  # what the manifests of a worker without a daemon say
 BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
 
@@ -157,7 +156,7 @@ def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
             text = f"cannot be read: {error.strerror}; an older one is used, and this one stays where it is"
             refused.append(RejectedCheckpoint(str(name), text, OlderBecause.UNREADABLE))
         else:
-            if rules.jobs is not None and proven.job not in (*rules.jobs, UNNAMED_JOB):
+            if rules.jobs is not None and proven.job not in (*rules.jobs, layout.UNNAMED_JOB):
                 raise OtherJobsCheckpoint(directory, str(name), proven.job, rules.jobs)
             return Selection(folder, proven, tuple(refused), data_position=read_data_position(folder))
     if unreadable is not None:

@@ -34,6 +34,7 @@ from supervisor.protocol.mirror.folder_epochs import (
     encode_fetched,
     epochs_of_checkpoints,
     fetched_epoch,
+    given_up_in,
     held_epoch,
     local_checkpoints,
     record_seen,
@@ -49,7 +50,8 @@ class FetchResult:
     """What was fetched (None: there is nothing newer). `epoch`: the highest there is; 0: nobody ever began one.
 
     `attempt`: the highest in a remote checkpoint's name. `newest`: the newest remote one that counts and may be used;
-    `seen`: the newest that counts, whether it may be used or not. `left_behind`: local checkpoints that another host's
+    `seen`: the newest that counts, whether it may be used or not; `standing`: the same without what this host has given
+    up. `left_behind`: local checkpoints that another host's
     epoch left behind; if there are any, nothing was fetched, and the caller sets them aside and asks again. `bad`:
     remote ones that were refused, with the reason. `is_held`: the newest epoch is this host's, or there is none.
     """
@@ -62,6 +64,7 @@ class FetchResult:
     left_behind: tuple[CheckpointName, ...]
     bad: tuple[tuple[RemoteCheckpoint, str], ...]
     is_held: bool
+    standing: CheckpointName | None = None
 
 
 def fetch(
@@ -74,7 +77,8 @@ def fetch(
 ) -> FetchResult:
     """Fetches the newest checkpoint that counts and is newer than one (None: any), below a step (None: any).
 
-    Those that are in the folder already are not fetched: what chose an older one had its reasons.
+    Those that are in the folder already are not fetched: what chose an older one had its reasons. Nor are those that
+    this host has given up, also if it was killed before the store could learn of that.
 
     Raises StoreError, and OSError if the folder can't be written.
     """
@@ -85,9 +89,11 @@ def fetch(
     latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
     here = local_checkpoints(folder)
     behind = left_behind(epochs_of_checkpoints(folder, epochs), epochs)
+    is_given_up = given_up_in(folder)
+    counting = [checkpoint for checkpoint in line if not is_given_up(checkpoint.name)]
     wanted = [
         checkpoint
-        for checkpoint in line
+        for checkpoint in counting
         if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
     ]
     bad: list[tuple[RemoteCheckpoint, str]] = []
@@ -111,7 +117,8 @@ def fetch(
     newest = next((checkpoint.name for checkpoint in wanted if checkpoint not in refused), None)
     seen = max((checkpoint.name for checkpoint in line), default=None)
     is_held = latest <= (held_epoch(folder, epochs) or 0)
-    return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held)
+    standing = max((checkpoint.name for checkpoint in counting), default=None)
+    return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing)
 
 
 def locate(run: RemoteRun, folder: Path, name: CheckpointName) -> tuple[int, str] | None:

@@ -5,21 +5,24 @@ which makes it exist, so there is no moment at which it could be taken for one o
 
 One that this host wrote counts by what `EPOCH_HELD` says:
 
-    {"epoch": 1, "since": [[5, 2]], "begins": 3, "object": "…"}
+    {"epoch": 1, "since": [[5, 2]], "begins": 3, "object": "…", "given_up": [[200, 6]]}
 
 Epoch 1 was held here. The checkpoints of attempt 5 and later were written after this host had seen that the run is at
 epoch 2, from what counted then: they are not what epoch 2 left behind. `begins`: this host was about to create epoch 3,
-with this content; if the store has it, it is held. Once an epoch is held, all that is here goes with it, and `since` is
-empty again. Every change is one rename, made before what it speaks of: a line of `since` speaks of attempts that have
-written nothing yet.
+with this content; if the store has it, it is held. `given_up`: the checkpoints of step 200 and later of attempts before
+the 6th are given up here, as training diverged or an operator chose an earlier step; the next epoch of this host will
+leave them behind, and until the store has it they count no more for this host. Once an epoch is held, all that is here
+goes with it, and `since` and `given_up` are empty again. Every change is one rename, made before what it speaks of: a
+line of `since` speaks of attempts that have written nothing yet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints.directory import highest_attempt
 from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
@@ -32,17 +35,22 @@ MAX_RECORD_BYTES = 16384
 MAX_SINCE = 50  # lines; each is an epoch of another host after which this one went on and could not upload
 MAX_FETCHED_BYTES = 200
 
+MAX_GIVEN_UP = 50  # lines; each is a start from an earlier checkpoint while no epoch could be begun
+
 _Number = Annotated[int, Range(1, 1 << 62)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The content of EPOCH_HELD. `since`: first attempt and epoch, oldest first. `object`: the content of `begins`."""
+    """The content of EPOCH_HELD. `since`: first attempt and epoch, oldest first. `object`: the content of `begins`.
+    `given_up`: from which step on, and the first attempt that began after that.
+    """
 
     epoch: _Number | None = None
     since: tuple[tuple[_Number, _Number], ...] | None = None
     begins: _Number | None = None
     object: str | None = None
+    given_up: tuple[tuple[Annotated[int, Range(0, 1 << 62)], _Number], ...] | None = None
     format: int = FORMAT
 
     @property
@@ -122,10 +130,40 @@ def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[in
         _write_record(folder, replace(record, since=since))
 
 
-def hold_epoch(folder: Path, number: int) -> None:
-    """Notes which epoch this host holds; all that it wrote counts by it from now on. Raises OSError."""
-    _read_record(folder)  # raises if a later version wrote it
-    _write_record(folder, _Record(number))
+def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
+    """Notes which epoch this host holds; all that it wrote counts by it from now on. Raises OSError.
+
+    `leaves_behind`: the epoch leaves behind what this host gave up before.
+    """
+    before = _read_record(folder)  # raises if a later version wrote it
+    _write_record(folder, _Record(number, given_up=None if leaves_behind else before.given_up))
+
+
+def record_given_up(folder: Path, below: int) -> None:
+    """Notes, before it is carried out, that checkpoints of that step and later are given up here.
+
+    Notes nothing of a job without a mirror, or whose mirror never had anything. Raises OSError.
+    """
+    if not (folder / layout.EPOCH_HELD).exists():
+        return
+    record = _read_record(folder)
+    line = (below, 1 + highest_attempt(folder))
+    lines = [*(pair for pair in record.given_up or () if pair != line), line]
+    _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
+
+
+def take_back_given_up(folder: Path, below: int) -> None:
+    """Nothing of that step and later is given up, as the order for it was withdrawn. Raises OSError."""
+    record = _read_record(folder)
+    if record.given_up:
+        lines = tuple(line for line in record.given_up if line[0] != below)
+        _write_record(folder, replace(record, given_up=lines or None))
+
+
+def given_up_in(folder: Path) -> Callable[[CheckpointName], bool]:
+    """Whether this host has given a checkpoint up since its last epoch began. Raises NewerFormat."""
+    lines = _read_record(folder).given_up or ()
+    return lambda name: any(name.step >= below and name.attempt < first for below, first in lines)
 
 
 def fetched_epoch(checkpoint: Path) -> int | None:

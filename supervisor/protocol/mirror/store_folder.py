@@ -3,19 +3,16 @@
 Such a folder is never made: below a mount point without its disk it would be an empty store, and a run that is shown an
 empty store begins at step 0. A mount point without its disk is itself an empty folder, so an empty one is not believed
 either: at the first use of a store an operator makes the first run's folder in it. Once there is anything in it, runs
-make their own. What /etc/fstab says of the folder, or of one above it, has to be mounted whatever lies there.
+make their own. What the host's tables say of the folder, or of one above it, has to be mounted whatever lies there.
 """
 
-import contextlib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from supervisor.protocol.mounts import MOUNTINFO, parse_mountinfo, unescape
-
-FSTAB = Path("/etc/fstab")
+from supervisor.protocol.mount_points import HOST, MountTables, missing_volume
 
 
-def why_not_there(url: str, run: str = "", fstab: Path = FSTAB) -> str | None:
+def why_not_there(url: str, run: str = "", tables: MountTables = HOST) -> str | None:
     """Why the folder of a `file://` URL can't be used as a store, in words; None if it can, or if it is another URL.
 
     `run`: the folder in it of the run that is going to be written; empty: the URL leads to the run, which is read.
@@ -26,39 +23,18 @@ def why_not_there(url: str, run: str = "", fstab: Path = FSTAB) -> str | None:
     folder = Path(unquote(parts.path))
     remedy = f"mount its disk; if this store is used for the first time, make the folder {folder / run}"
     try:
-        why = _why_not(folder, run, fstab)
+        why = _why_not(folder, run, tables)
     except OSError as error:
         why = f"{folder}: {error.strerror}"
     return None if why is None else f"cannot use mirror {url}: {why}; {remedy}"
 
 
-def _why_not(folder: Path, run: str, fstab: Path) -> str | None:
+def _why_not(folder: Path, run: str, tables: MountTables) -> str | None:
     """Raises OSError."""
     if not folder.is_dir():  # this mounts what is mounted on demand
         return f"{folder} is not a folder" if folder.exists() else f"{folder} is not there"
-    if (point := _missing_mount(folder, fstab)) is not None:
-        return f"{point} is not mounted, and {fstab} says that it is a mount point"
+    if (missing := missing_volume(folder, tables)) is not None:
+        return str(missing)
     if run and next(folder.iterdir(), None) is None:
         return f"{folder} is empty, as a mount point without its disk is"
     return None
-
-
-def _missing_mount(folder: Path, fstab: Path) -> Path | None:
-    """The mount point of a folder in `fstab` on which nothing is mounted; None if all is as it says there."""
-    above = {folder.resolve(), *folder.resolve().parents}
-    wanted = {point for point in _points_in(fstab) if point in above and point != Path("/")}
-    if not wanted:
-        return None
-    with contextlib.suppress(OSError):
-        mounts = parse_mountinfo(MOUNTINFO.read_text(errors="surrogateescape"))
-        return max(wanted - {Path(mount.point) for mount in mounts.values()}, default=None)
-    return None
-
-
-def _points_in(fstab: Path) -> set[Path]:
-    try:
-        lines = fstab.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return set()
-    fields = (line.split() for line in lines if not line.lstrip().startswith("#"))
-    return {Path(unescape(field[1])) for field in fields if len(field) >= 3 and field[1].startswith("/")}

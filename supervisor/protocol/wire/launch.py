@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP, RetentionPolicy
+from supervisor.protocol.layout import UNNAMED_JOB
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 from supervisor.protocol.wire.messages import PROTOCOL, STANDBY
 
@@ -117,7 +118,7 @@ class Launch:
     on until the next one adopts them.
     """
 
-    job: str = "job"
+    job: str = UNNAMED_JOB
     control: Control | None = None
     checkpoint_dir: Path | None = None
     checkpoint_dir_shared: bool = True

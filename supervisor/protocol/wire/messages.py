@@ -68,13 +68,16 @@ class Go:
     """Train, starting from `restore` (absolute path of a verified checkpoint), or from the beginning if None.
 
     `memory`: at this abstract socket lies what attempt `memory_attempt` left in memory (docs/memory-tier.md); a newer
-    state there that is whole is restored instead. Only for a worker that `restores_memory`.
+    state there that is whole is restored instead. Only for a worker that `restores_memory`. `mount`, `device`: the file
+    system on which `checkpoint_dir` was when that was chosen, in words, and its number (stat(2), st_dev).
     """
 
     attempt: Attempt
     restore: PathText | None
     memory: Word | None = None
     memory_attempt: Attempt | None = None
+    mount: Annotated[str, Text(1000)] | None = None
+    device: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.host.folder_removal import try_to_remove_folder
+from supervisor.host.folder_removal import remove_soon
 from supervisor.host.pipes import stdin
 from supervisor.host.pipes.control_pipes import create_empty_folder
 from supervisor.host.pipes.notify import NotifyMessage, NotifySocket
@@ -114,7 +114,7 @@ class ProgramIO:
         if self._notify is not None:
             self._notify.drain()
         self.close()
-        try_to_remove_folder(self._folder)
+        remove_soon(self._folder)
 
     def close(self) -> None:
         """Leaves them, as they are, to the next daemon."""

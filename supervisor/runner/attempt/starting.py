@@ -11,7 +11,6 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.start_paths import UnreachablePath
-from supervisor.host import mount_points
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
@@ -20,7 +19,7 @@ from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.host.processes.spawning import SpawnError, find_command, look_as_root, require_script
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol import allocation
+from supervisor.protocol import allocation, mount_points
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
 from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
@@ -153,7 +152,7 @@ def unreachable_path(error: SpawnError) -> UnreachablePath | None:
     if (path := error.path) is None or error.errno is None:
         return None
     mounted, unmounted = mount_points.mounted_point(path), mount_points.unmounted_point(path)
-    return UnreachablePath(str(path), error.errno, mounted, unmounted)
+    return UnreachablePath(str(path), error.errno, mounted, None if unmounted is None else str(unmounted))
 
 
 def open_control_pipes(

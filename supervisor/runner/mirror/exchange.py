@@ -174,5 +174,5 @@ class StoreExchange:
 
     def _learn(self, there: messages.FetchAnswer) -> None:
         self._hold.learn(there)
-        if there.seen is not None:
-            self._post(events.CheckpointMirrored(there.seen, self._url, there.epoch))
+        if there.standing is not None:
+            self._post(events.CheckpointMirrored(there.standing, self._url, there.epoch))

@@ -66,6 +66,9 @@ class CheckpointStorage:
         if error.errno == errno.EBUSY:
             remedy = "stop that worker, or wait until it ends; it is tried again by itself"
             return f"cannot begin elsewhere in checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
+        if error.errno == errno.ENODEV:
+            remedy = "mount it, and the job starts by itself; if no volume belongs there, take it out of that table"
+            return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
         remedy = f"make it a folder that {self._user or 'the daemon'} can read and write"
         return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
 

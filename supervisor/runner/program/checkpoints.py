@@ -2,12 +2,15 @@
 
 import contextlib
 import errno
+from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 
 from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.fleet.divergence import restore_below
 from supervisor.core.program import effects, events
+from supervisor.host.checkpoint_calls import Order
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.mirror.messages import FetchAnswer
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
@@ -36,6 +39,7 @@ class CheckpointSelector:
         "_memory",
         "_mirror",
         "_node_mirror",
+        "_order",
         "_post",
         "_program",
         "_services",
@@ -61,21 +65,32 @@ class CheckpointSelector:
         self._post = program.post
         self._log = program.log
         self._storage = CheckpointStorage(program, job)
+        self._order = Order()
         crc32c.load_library()
 
-    async def execute(
+    def execute(
         self, effect: effects.SelectCheckpoint | effects.LookAtStorage | effects.QuarantineCheckpoints
+    ) -> Coroutine[None, None, None]:
+        """Does what the effect says, and posts what follows. From now on a stop withdraws an order in it."""
+        return self._execute(effect, self._order)
+
+    async def _execute(
+        self, effect: effects.SelectCheckpoint | effects.LookAtStorage | effects.QuarantineCheckpoints, order: Order
     ) -> None:
-        """Does what the effect says, and posts what follows."""
         match effect:
             case effects.SelectCheckpoint():
-                await self.select(effect)
+                await self.select(effect, order)
             case effects.LookAtStorage():
                 await self._storage.look(effect, has_mirror=self._job.mirror is not None)
             case effects.QuarantineCheckpoints():
                 await self._storage.quarantine(effect)
 
-    async def select(self, effect: effects.SelectCheckpoint) -> None:
+    def withdraw_order(self) -> None:
+        """What an operator chose is not to be carried out any more."""
+        self._order.withdraw()
+        self._order = Order()
+
+    async def select(self, effect: effects.SelectCheckpoint, order: Order | None = None) -> None:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
         selected: events.CheckpointSelected | events.SelectionFailed | None
         try:
@@ -89,7 +104,7 @@ class CheckpointSelector:
                 newest = self._memory.pop_salvaged()
                 if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
                     effect = replace(effect, newest=newest)
-                selected = await self._select(effect)
+                selected = await self._select(effect, order or Order())
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")
             selected = events.SelectionFailed(effect.attempt, f"cannot select a checkpoint: {error!r}", permanent=False)
@@ -134,18 +149,19 @@ class CheckpointSelector:
         selected = self._answer(effect, here)
         return replace(selected, memory=offer) if isinstance(selected, events.CheckpointSelected) else None
 
-    async def _select(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
+    async def _select(
+        self, effect: effects.SelectCheckpoint, order: Order
+    ) -> events.CheckpointSelected | events.SelectionFailed:
         directory, attempt = self._job.checkpoint_dir, effect.attempt
         store = self._services.checkpoints
         try:
             if effect.begin_at is not None:
-                moved = await self._set_aside_newer(effect)
+                moved = await self._set_aside_newer(effect, order)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             await self._fetch_older(effect)
             if effect.restore_below_step is not None and self._services.is_chief:
-                self._storage.record_refused(
-                    attempt, await store.roll_back(directory, effect.restore_below_step, self._user)
-                )
+                given_up = await store.roll_back(directory, effect.restore_below_step, self._user, _expected(effect))
+                self._storage.record_refused(attempt, given_up)
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
@@ -179,7 +195,7 @@ class CheckpointSelector:
         with contextlib.suppress(MirrorError):  # what is here is selected from, and says what is wrong
             await self._mirror.fetch(None, effect.restore_below_step, unwanted)
 
-    async def _set_aside_newer(self, effect: effects.SelectCheckpoint) -> tuple[str, ...]:
+    async def _set_aside_newer(self, effect: effects.SelectCheckpoint, order: Order) -> tuple[str, ...]:
         """Moves what is newer than the step that an operator chose aside; fetches that step if only the mirror has it.
 
         Raises NoValidCheckpoint and OSError.
@@ -187,8 +203,9 @@ class CheckpointSelector:
         store, directory, step = self._services.checkpoints, self._job.checkpoint_dir, effect.begin_at or 0
         is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
         since = effect.begin_since if is_repeated else None
+        begin_at = partial(store.begin_at, directory, step, since, self._user, _expected(effect), order)
         try:
-            return await store.begin_at(directory, step, since, self._user)
+            return await begin_at()
         except NoValidCheckpoint:
             if self._mirror is None or not step:
                 raise
@@ -196,7 +213,7 @@ class CheckpointSelector:
                 await self._mirror.fetch(None, step + 1, ())
             except MirrorError as error:
                 raise OSError(errno.EHOSTUNREACH, str(error)) from error
-            return await store.begin_at(directory, step, since, self._user)
+            return await begin_at()
 
     def _rules(self, effect: effects.SelectCheckpoint) -> SelectionRules:
         allowed = self._job.restore_from_jobs
@@ -206,7 +223,7 @@ class CheckpointSelector:
             jobs=None if "*" in allowed else (self._program, *allowed),
             pass_over_unreadable=effect.pass_over_unreadable,
             begin_again=f"begin anew with supervisorctl start --from-scratch {self._program}",
-            expected=None if effect.newest is None else effect.newest.name,
+            expected=_expected(effect),
             reads=not self._is_proven_by_worker(),
         )
 
@@ -237,15 +254,15 @@ class CheckpointSelector:
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
         self._storage.remember_remarks(seen)
+        place = seen.highest_step, seen.mount, seen.passed_over
         return events.CheckpointSelected(
             attempt,
             path,
             selection.step,
             selection.data_position,
-            seen.highest_step,
-            seen.mount,
-            seen.passed_over,
+            *place,
             below_step=effect.restore_below_step,
+            device=seen.device,
         )
 
     def _own_path(self, here: Selection) -> str | None:
@@ -332,3 +349,8 @@ class CheckpointSelector:
             remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
             return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
         return answer
+
+
+def _expected(effect: effects.SelectCheckpoint) -> str | None:
+    """The name of the checkpoint that should be the newest, if that is known."""
+    return None if effect.newest is None else effect.newest.name

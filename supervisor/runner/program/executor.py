@@ -56,6 +56,9 @@ class EffectExecutor:
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._tasks.start(self._selector.execute(effect))
+            case effects.WithdrawOrder():
+                if self._selector is not None:
+                    self._selector.withdraw_order()
             case effects.LookAtStartPaths():
                 self._tasks.start(self._look_at_start_paths(effect))
             case effects.SendGo():
@@ -63,7 +66,7 @@ class EffectExecutor:
                     self._mirror.on_selected(effect)
                 memory = effect.memory
                 offered = (None, None) if memory is None else (memory.socket, memory.of_attempt)
-                self._current.send(messages.Go(effect.attempt, effect.restore, *offered))
+                self._current.send(messages.Go(effect.attempt, effect.restore, *offered, *(effect.seen_on or ())))
             case effects.RequestIdentity():
                 me = self._services.daemon
                 self._current.send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me else ())))

@@ -69,7 +69,7 @@ def test_one_that_worked_before_is_waited_for_without_spending_a_budget(policy: 
 @pytest.mark.parametrize(
     ("change", "mount", "why"),
     [
-        ({"unmounted": "/data"}, None, "/data is in /etc/fstab and not mounted"),
+        ({"unmounted": "/data is in /etc/fstab and not mounted"}, None, "/data is in /etc/fstab and not mounted"),
         ({}, "xfs at /data", "/data is not mounted, where its last checkpoints were"),
         ({"mount_point": "/data"}, "xfs at /data", None),
         ({}, "ext4 at /", None),

@@ -7,14 +7,26 @@ import pytest
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
-from supervisor.core.program.effects import Effect, Kill, LookAtStorage, RecordEnd, SelectCheckpoint, SendGo, Spawn
+from supervisor.core.program.effects import (
+    Effect,
+    Kill,
+    LookAtStorage,
+    RecordEnd,
+    ReleaseMemory,
+    SelectCheckpoint,
+    SendGo,
+    Spawn,
+    WithdrawOrder,
+)
 from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     BeginAtRequested,
     CheckpointCommitted,
     CheckpointMirrored,
+    CheckpointSaveFailed,
     CheckpointSelected,
+    CopiesHeld,
     DeadlinePassed,
     FailureReported,
     SelectionFailed,
@@ -302,12 +314,79 @@ def test_an_operators_step_outlives_a_directory_that_can_not_be_used_for_a_while
 def test_a_stop_withdraws_from_scratch() -> None:
     job = waiting()
     job.handle(BeginAtRequested(), 8.0)
-    job.handle(StopRequested(), 9.0)
+    assert WithdrawOrder() in job.handle(StopRequested(), 9.0)
     *_, selection = job.handle(StartRequested(), 10.0)
 
     assert isinstance(selection, SelectCheckpoint)
     assert selection.begin_at is None
     assert selection.newest is not None
+
+
+def test_another_choice_withdraws_the_one_before() -> None:
+    job = waiting()
+
+    assert job.handle(BeginAtRequested(), 8.0) == []
+    assert job.handle(BeginAtRequested(), 9.0) == []
+    assert job.handle(BeginAtRequested(80), 10.0) == [WithdrawOrder()]
+
+
+def training_below_a_mount_point(saved_step: int | None) -> Job:
+    """Began on the root file system; a save has just been refused."""
+    job = started(Job(POLICY), 0.0)
+    job.handle(CheckpointSelected(1, None, None, mount=ROOT), 1.0)
+    job.handle(TrainingRestored(1, 0), 2.0)
+    job.handle(StepsDone(1, 90), 3.0)
+    if saved_step is not None:
+        job.handle(CheckpointCommitted(1, saved_step), 4.0)
+    refused = CheckpointSaveFailed(1, "another file system", step=90)
+    assert job.handle(refused, 5.0) == [LookAtStorage(1, newest=job.facts.account.newest)]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("saved_step", "highest_step", "mount", "ends"),
+    [
+        (None, None, DISK, True),  # nothing was told as saved: it begins on the volume
+        (None, 5000, DISK, True),  # the run of an earlier host
+        (80, 80, DISK, True),
+        (80, 70, DISK, False),  # what is on the volume is older than what was told as saved
+        (80, None, DISK, False),
+        (80, 80, ROOT, False),  # it failed for another reason
+        (80, 80, None, False),
+    ],
+)
+def test_volume_mounted_over_a_run_ends_the_attempt_only_if_it_holds_all_that_was_told(
+    saved_step: int | None, highest_step: int | None, mount: str | None, ends: bool
+) -> None:
+    job = training_below_a_mount_point(saved_step)
+
+    effects = job.handle(StorageSeen(1, None, None, highest_step, mount), 6.0)
+
+    assert effects == ([Kill(1)] if ends else [])
+    if ends:
+        assert job.facts.current.decided_end is not None
+        cause, text = job.facts.current.decided_end
+        assert cause is Cause.STORAGE and f"is now on {DISK}, which was mounted meanwhile" in text
+
+
+def test_disk_that_is_unmounted_below_a_run_does_not_end_the_attempt() -> None:
+    job = started(Job(POLICY), 0.0)
+    job.handle(CheckpointSelected(1, None, None, mount=DISK), 1.0)
+    job.handle(TrainingRestored(1, 0), 2.0)
+    job.handle(StepsDone(1, 90), 3.0)
+    job.handle(CheckpointSaveFailed(1, "another file system", step=90), 5.0)
+
+    assert job.handle(StorageSeen(1, None, None, None, ROOT), 6.0) == []
+    assert job.handle(StorageSeen(1, "its file system fails", errno.EIO), 7.0) == []
+
+
+def test_what_a_run_below_a_volume_left_in_memory_is_not_gone_on_from() -> None:
+    job = training_below_a_mount_point(None)
+    job.handle(CopiesHeld(1, is_held=True), 5.5)
+
+    assert job.handle(StorageSeen(1, None, None, 5000, DISK), 6.0) == [ReleaseMemory(1), Kill(1)]
+    record, *others = job.handle(WorkerExited(1, signal=9), 7.0)
+    assert isinstance(record, RecordEnd) and others == []
 
 
 def test_a_later_daemon_knows_what_the_directory_has_to_hold() -> None:

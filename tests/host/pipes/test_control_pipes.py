@@ -23,6 +23,7 @@ from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Go, Hello
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.fast_clock
 
@@ -102,7 +103,7 @@ async def test_the_pipes_are_gone_after_close(tmp_path: Path) -> None:
         end.channel.close()
         end.channel.close()
 
-        assert not (tmp_path / "digits" / "a1").exists()
+        await wait_until_async(lambda: not (tmp_path / "digits" / "a1").exists(), "they are removed")
         assert not end.channel.send(Identify(1))
     assert len(os.listdir("/proc/self/fd")) == before
 

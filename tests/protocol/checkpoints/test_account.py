@@ -157,6 +157,30 @@ def test_a_checkpoint_in_quarantine_from_before_a_rollback_explains_nothing() ->
     assert find_passed_over(expected, [old, of_this]) is of_this
 
 
+@pytest.mark.parametrize(
+    ("refused", "explains"),
+    [
+        ("step-0000001200.a3", True),
+        ("step-0000001200.a3.2", True),
+        ("step-0000001300.a5", True),  # it took its place, and the retention deleted the newest
+        ("step-0000001300.a3", False),  # given up before attempt 4 began from the newest
+    ],
+)
+def test_what_was_given_up_before_the_newest_was_restored_does_not_explain_where_that_is(
+    refused: str, explains: bool
+) -> None:
+    newest = replace(NEWEST, since=4)
+    refusal = RejectedCheckpoint(refused, "training diverged", OlderBecause.ROLLED_BACK)
+    elsewhere, here = SeenDirectory(HOME, 900, ROOT, refusal), SeenDirectory(HOME, 900, DISK, refusal)
+    by_place = [judge(newest, 900, place, NOTHING_DECIDED, REFUSAL, REMEDY) for place in (elsewhere, here)]
+
+    if explains:
+        assert all(isinstance(verdict, Older) and verdict.because is refusal.because for verdict in by_place)
+    else:
+        assert isinstance(by_place[0], Unexplained)
+        assert isinstance(by_place[1], Older) and by_place[1].because is OlderBecause.DELETED
+
+
 def test_a_revision_grows_with_changes_only() -> None:
     account = ProgressAccount().changed_to(NEWEST)
 

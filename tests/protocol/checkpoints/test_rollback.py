@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.host.checkpoint_calls import Order
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.directory import begin_anew
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.checkpoints.removal import roll_back
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 
 
 def make(directory: Path, step: int) -> str:
@@ -60,3 +62,37 @@ def test_nothing_is_moved_away_from_a_live_worker(begin: Callable[[Path], object
         assert [str(name) for name in reversed(selection.committed_checkpoints(tmp_path))] == names
     begin(tmp_path)
     assert (tmp_path / layout.ABANDONED / "1").is_dir()
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_order_that_is_withdrawn_moves_nothing_more_and_never_the_newest_before_an_older_one(
+    tmp_path: Path, step: int
+) -> None:
+    oldest, older, newest = (make(tmp_path, number) for number in (5, 15, 25))
+    order = Order()
+    moves = 2 if step else 3  # what is left to be allowed before the newest
+
+    def require() -> None:
+        nonlocal moves
+        moves -= 1
+        if moves < 0:
+            order.withdraw()
+        order.require()
+
+    with pytest.raises(OSError, match="withdrawn") as raised:
+        removal.begin_at(tmp_path, step, require) if step else begin_anew(tmp_path, require)
+
+    assert raised.value.errno == errno.ECANCELED
+    assert [str(name) for name in selection.committed_checkpoints(tmp_path)] == [newest, *([oldest] if step else [])]
+    assert (tmp_path / layout.ABANDONED / "1" / older).is_dir()
+
+
+def test_retention_deletes_nothing_where_the_newest_is_not(tmp_path: Path) -> None:
+    """As on a volume that was mounted over the directory right after the commit."""
+    names = [layout.parse_name(make(tmp_path, step)) for step in (5, 15, 25)]
+    policy = RetentionPolicy(checkpoint_keep=1)
+
+    removal.delete_expendable(tmp_path, policy, layout.CheckpointName(3, 7), {})
+    assert selection.committed_checkpoints(tmp_path) == names[::-1]
+    removal.delete_expendable(tmp_path, policy, names[-1], {})
+    assert selection.committed_checkpoints(tmp_path) == names[-1:]

@@ -18,6 +18,7 @@ from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarant
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, OtherJobsCheckpoint, SelectionRules
 from supervisor.protocol.damage import UnreadableCheckpoint
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.wire.launch import Launch
 from tests.fuzzing import cases
 
 Commit = Callable[..., Path]
@@ -217,6 +218,18 @@ def test_a_checkpoint_of_another_job_is_restored_only_if_that_is_said(checkpoint
     assert theirs.is_dir()
     assert checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("mine", job))).path == theirs
     assert checkpoints.select_checkpoint(tmp_path).path == theirs
+
+
+def test_checkpoints_of_a_program_called_job_are_its_own_and_those_of_nobody_are_anybodys(
+    checkpoint: Commit, tmp_path: Path
+) -> None:
+    anybodys = checkpoint(100, job=Launch().job)
+    assert checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("mine",))).path == anybodys
+    theirs = checkpoint(200, job="job")
+
+    with pytest.raises(OtherJobsCheckpoint, match="job 'job' saved it"):
+        checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("mine",)))
+    assert checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("job",))).path == theirs
 
 
 def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:

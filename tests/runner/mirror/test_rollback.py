@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import structlog
 
 from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint, SendGo
-from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, Event
+from supervisor.core.program.events import CheckpointMirrored, CheckpointOutdated, CheckpointSelected, Event
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
@@ -33,7 +34,7 @@ class MirroredJob:
 
     def __init__(self, folder: Path, services: Services) -> None:
         self.folder, self.store = folder / "digits", folder / "store"
-        (self.store / "digits").mkdir(parents=True)
+        (self.store / "digits").mkdir(parents=True, exist_ok=True)
         path = folder / "test.conf"
         path.write_text(
             f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={self.folder}\n"
@@ -53,12 +54,23 @@ class MirroredJob:
     async def begin(self, effect: SelectCheckpoint) -> int | None:
         """An attempt begins, and does a step; the step that it begins from."""
         self.mirror.on_effect(effect, 0.0)
-        await asyncio.wait_for(self.selector.select(effect), PATIENCE_S)
-        selected = self.posted[-1]
-        assert isinstance(selected, CheckpointSelected), selected
+        selected = await self.select(effect)
         self.mirror.on_selected(SendGo(effect.attempt, selected.path))
         self.mirror.on_message(Progress(effect.attempt, (selected.step or 0) + 1), 0.0)
         return selected.step
+
+    async def select(self, effect: SelectCheckpoint) -> CheckpointSelected:
+        await asyncio.wait_for(self.selector.select(effect), PATIENCE_S)
+        selected = self.posted[-1]
+        assert isinstance(selected, CheckpointSelected), selected
+        return selected
+
+    async def train_and_save(self, *steps: int) -> None:
+        """In the first attempt; each is in the store before the next."""
+        assert await self.begin(SelectCheckpoint(1)) is None
+        for step in steps:
+            name = str(self.commit(step, 1))
+            await self.until(lambda: self.mirror.has(name), "it is there")  # noqa: B023 - ends before the next
 
     def commit(self, step: int, attempt: int) -> CheckpointName:
         name = made(self.folder, step, attempt)
@@ -73,13 +85,16 @@ class MirroredJob:
         return host(f"file://{self.store}/digits", self.store.with_name("new")).fetch(None, None).fetched
 
 
+CHOICES = {
+    "rollback": SelectCheckpoint(2, restore_below_step=200),
+    "from a step": SelectCheckpoint(2, begin_at=100, begin_since=2),
+}
+
+
 async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path, services: Services):
     job = MirroredJob(tmp_path, services)
     try:
-        assert await job.begin(SelectCheckpoint(1)) is None
-        for step in (100, 200):
-            last = job.commit(step, 1)
-            await job.until(lambda: job.mirror.has(str(last)), "it is there")  # noqa: B023 - ends before the next
+        await job.train_and_save(100, 200)
         assert await job.begin(SelectCheckpoint(2, restore_below_step=200)) == 100
         job.posted.clear()
         await job.until(lambda: job.mirror.status.epoch == 2, "the epoch without it has begun")
@@ -92,3 +107,69 @@ async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path
         assert await job.begin(SelectCheckpoint(3)) == 110
     finally:
         job.mirror.close()
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_daemon_that_dies_before_the_store_knows_of_it_leaves_the_choice_to_the_next(
+    tmp_path: Path, services: Services, choice: str
+):
+    """Killed once the checkpoint is selected, and the worker with it. The store has one that this disk lacks, too."""
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100, 200, 210)
+        shutil.rmtree(job.folder / "step-0000000200.a1")  # as `checkpoint_keep` does
+        assert (await job.select(CHOICES[choice])).step == 100
+    finally:
+        job.mirror.close()
+
+    later = MirroredJob(tmp_path, services)
+    try:
+        assert await later.begin(SelectCheckpoint(3)) == 100
+        mirrored = [event.name for event in later.posted if isinstance(event, CheckpointMirrored)]
+        assert set(mirrored) == {"step-0000000100.a1"}, "the account rises to nothing that was given up"
+        await later.until(lambda: later.mirror.status.epoch == 2, "the epoch without them has begun")
+        assert later.fetched_elsewhere() == CheckpointName(100, 1)
+    finally:
+        later.mirror.close()
+
+
+async def test_operator_who_begins_anew_before_the_store_knows_of_it_is_heard(tmp_path: Path, services: Services):
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100, 200)
+        assert (await job.select(SelectCheckpoint(2, begin_at=0, begin_since=2))).step is None
+    finally:
+        job.mirror.close()
+
+    made(job.folder, 10, 2)  # its worker was adopted, and has saved since
+    later = MirroredJob(tmp_path, services)
+    try:
+        later.mirror.on_message(Committed(2, 10, "step-0000000010.a2", 1, 0.1, 0.0), 0.0)
+        await later.until(lambda: later.mirror.has("step-0000000010.a2"), "what it saved is there")
+
+        assert not [event for event in later.posted if isinstance(event, CheckpointOutdated)]
+        assert later.fetched_elsewhere() == CheckpointName(10, 2)
+    finally:
+        later.mirror.close()
+
+
+async def test_worker_that_is_adopted_after_a_rollback_does_not_begin_again_from_what_diverged(
+    tmp_path: Path, services: Services
+):
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100, 200)
+        assert (await job.select(CHOICES["rollback"])).step == 100
+    finally:
+        job.mirror.close()
+
+    made(job.folder, 110, 2)
+    later = MirroredJob(tmp_path, services)
+    try:
+        later.mirror.on_message(Committed(2, 110, "step-0000000110.a2", 1, 0.1, 0.0), 0.0)
+        await later.until(lambda: later.mirror.has("step-0000000110.a2"), "what it saved is there")
+
+        assert not [event for event in later.posted if isinstance(event, CheckpointOutdated)]
+        assert later.fetched_elsewhere() == CheckpointName(110, 2)
+    finally:
+        later.mirror.close()

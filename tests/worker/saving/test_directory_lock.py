@@ -1,11 +1,14 @@
 """One live worker per checkpoint directory, and no commit of one that was overtaken."""
 
+import errno
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.protocol import layout
+from supervisor.protocol import layout, mounts
 from worker.saving.directory_lock import AttemptSuperseded, DirectoryLock, DirectoryLocked
 
 
@@ -112,4 +115,73 @@ def test_worker_does_not_commit_to_a_replaced_directory_that_another_one_holds(t
         lock.check_not_superseded()
 
     other.release()
+    lock.release()
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Two volumes of one type."""
+    folders = tmp_path / "first", tmp_path / "second"
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+    for folder in folders:
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False)
+        if done.returncode != 0:
+            pytest.skip("this host does not let root mount")
+    yield folders
+    for folder in folders:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
+@pytest.mark.integration
+def test_another_volume_of_the_same_type_at_the_same_point_is_refused_and_the_same_one_is_not(
+    tmp_path: Path, volumes: tuple[Path, Path]
+) -> None:
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", volumes[0], point], check=True)
+    lock = DirectoryLock(point, 3)
+    try:
+        subprocess.run(["mount", "--bind", volumes[1], point], check=True)
+        with pytest.raises(OSError, match="another volume than when this attempt began") as raised:
+            lock.check_not_superseded()
+        assert raised.value.errno == errno.ENODEV
+        assert os.listdir(volumes[1]) == []
+        subprocess.run(["umount", "-l", point], check=True)
+        lock.check_not_superseded()
+    finally:
+        lock.release()
+        subprocess.run(["umount", "-l", point], check=True)
+
+
+@pytest.mark.integration
+def test_volume_that_comes_back_with_another_number_is_known_by_the_locks_file(
+    tmp_path: Path, volumes: tuple[Path, Path]
+) -> None:
+    """As NFS gives another one at each mount."""
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", volumes[0], point], check=True)
+    lock = DirectoryLock(point, 3)
+    try:
+        (volumes[1] / layout.LOCK).write_bytes((point / layout.LOCK).read_bytes())
+        subprocess.run(["mount", "--bind", volumes[1], point], check=True)
+
+        lock.check_not_superseded()
+    finally:
+        lock.release()
+        for _ in range(2):
+            subprocess.run(["umount", "-l", point], check=True)
+
+
+def test_directory_is_where_the_checkpoint_was_chosen_by_its_mount_or_by_its_number(tmp_path: Path) -> None:
+    lock, mount, device = DirectoryLock(tmp_path, 3), str(mounts.mount_of(tmp_path)), tmp_path.stat().st_dev
+
+    for words, number in ((None, None), (mount, device), (mount, device + 1), ("xfs at /in/a/container", device)):
+        lock.check_place(words, number)
+    with pytest.raises(OSError, match="it was on xfs at /data when the checkpoint was chosen") as raised:
+        lock.check_place("xfs at /data", device + 1)
+
+    assert raised.value.errno == errno.ENODEV
     lock.release()
