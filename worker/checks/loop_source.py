@@ -175,8 +175,8 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
     return {node.id for node in ast.walk(frame.loops[0]) if isinstance(node, ast.Name)}
 
 
-def assigned_values(function: Function, name: str) -> list[ast.expr]:
-    """All expressions that a function assigns to a name."""
+def assigned_values(function: Function | Loop, name: str) -> list[ast.expr]:
+    """All expressions that a function, or a loop, assigns to a name."""
     values = []
     for statement in statements(function.body):
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]

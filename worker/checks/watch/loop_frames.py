@@ -4,6 +4,8 @@ Imports no framework.
 """
 
 import ast
+import contextlib
+import sys
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.bytecode import flow_of
 from worker.checks.watch.instructions import stored_names
+from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,47 @@ def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
         elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
             names |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
     return frozenset(names)
+
+
+def is_replaced(name: str, value: Any, frame: LoopFrame) -> bool:
+    """Whether the loops around a step assign another object to a name that is not plain, such as a function, a loss or
+    an optimizer: `loss_fn = mae`, `optimizer = SGD(0.01)`. What another call returns may be the same object again."""
+    function = loop_source.function_of(frame.frame.f_code)
+    if function is None or hasattr(type(value), "__next__") or package_of(type(value)) in _TOOLS:
+        return False
+    line = frame.frame.f_lineno
+    return any(
+        _is_other_object(assigned, name, frame)
+        for loop in loop_source.statements(function.body)
+        if isinstance(loop, loop_source.Loop) and loop.lineno <= line <= (loop.end_lineno or loop.lineno)
+        for assigned in loop_source.assigned_values(loop, name)
+    )
+
+
+_TOOLS = SKIPPED | sys.stdlib_module_names - {"builtins", "__main__"}
+
+
+def _is_other_object(node: ast.expr, name: str, frame: LoopFrame) -> bool:
+    match node:
+        case ast.IfExp():
+            return _is_other_object(node.body, name, frame) or _is_other_object(node.orelse, name, frame)
+        case ast.Name():
+            return node.id != name
+        case ast.Call():
+            made = _named_in_modules(node.func, frame)
+            return isinstance(made, type) and package_of(made) in FRAMEWORKS
+    return isinstance(node, ast.Lambda)
+
+
+def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:
+    """What a name, or an attribute of modules (`tf.keras.optimizers.SGD`), stands for; None if it is unknown."""
+    if isinstance(node, ast.Name):
+        with contextlib.suppress(LookupError):
+            return frame.value_of(node.id)
+    if isinstance(node, ast.Attribute):
+        module = _named_in_modules(node.value, frame)
+        return getattr(module, node.attr, None) if isinstance(module, types.ModuleType) else None
+    return None
 
 
 def _is_state(node: ast.AST) -> bool:

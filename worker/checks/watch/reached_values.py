@@ -16,6 +16,7 @@ from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Part, parts_of
 from worker.checks.watch.script_objects import SKIPPED, package_of
+from worker.checks.watch.standard_objects import cached_draws, is_cache
 
 
 class Search:
@@ -68,6 +69,8 @@ class Search:
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
+            if is_cache(value) and (count := cached_draws(value)) is not None:
+                self._add(path, "cache", count, identity, owner, binding)
             self._waiting.extend(parts_of(path, value, self.codes))
 
     def _add(

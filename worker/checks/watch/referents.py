@@ -26,6 +26,7 @@ from worker.checks.watch.script_objects import (
     package_of,
     package_of_name,
 )
+from worker.checks.watch.standard_objects import NAMESPACES, content_of, environment_of, is_cache
 from worker.state.random_generators import GENERATORS
 
 Part = tuple[str, Any, int | None, str | None]
@@ -44,6 +45,8 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         yield path, dict(value.keywords), None, None
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(path, value, codes)
+    elif is_cache(value):
+        yield path, value.__wrapped__, None, None
     elif hasattr(type(value), "python_function"):  # of a tf.function
         yield path, value.python_function, None, None
     elif isinstance(value, types.ModuleType):
@@ -66,7 +69,9 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     codes.add(function.__code__)
     yield from ((name, value, None, name) for name, value in closure_of(function))
     yield from ((path, default, None, None) for default in function.__defaults__ or ())
+    yield from ((path, default, None, None) for default in (function.__kwdefaults__ or {}).values())
     yield from ((name, value, None, name) for name, value in globals_of(function))
+    yield from ((f"os.environ[{name!r}]", text, None, None) for name, text in environment_of([function.__code__]).items())
     if vars(function):
         yield from _attributes_of(path, function, vars(function))
 
@@ -81,6 +86,8 @@ def _methods_of(path: str, kind: type) -> Iterator[Part]:
 
 def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
     kind = type(value)
+    if (content := content_of(value)) is not None:
+        yield path, content, None, None
     packages = {package_of(base) for base in kind.__mro__}
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
@@ -91,7 +98,7 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         yield kind.__name__, kind, None, None
     if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
         yield from _parts_in_framework(path, value, framework)
-    elif package_of(kind) not in sys.stdlib_module_names or kind is types.SimpleNamespace:
+    elif package_of(kind) not in sys.stdlib_module_names or kind in NAMESPACES:
         yield from _attributes_of(path, value, held_attributes(value))
 
 

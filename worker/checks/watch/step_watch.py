@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
 from worker.checks.reachability import is_data
@@ -39,10 +37,12 @@ from worker.checks.watch.loop_frames import (
     LoopFrame,
     is_held_outside,
     is_made_from_run,
+    is_replaced,
     loop_frames,
     names_put_into_state,
 )
 from worker.checks.watch.reached_values import Search, is_parameter
+from worker.checks.watch.standard_objects import environment_of
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
 EPOCHS = 3  # after which ends of epochs values are compared again
@@ -171,6 +171,8 @@ class StepWatch:
                     kind, is_kept = "data", any(value is item for item in self._exempt)
                 elif _is_carried_plainly(value):
                     kind, is_kept = "value", self._clocks.showed(value) or self._keeps(kept, name, value)
+                elif is_replaced(name, value, frame):
+                    kind, is_kept = "object", any(value is item for item in self._exempt)
                 else:
                     continue
                 if not is_kept and not is_made_from_run(name, frame):
@@ -207,6 +209,8 @@ class StepWatch:
 
     def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
         roots = list(self._roots)
+        variables = environment_of(frame.frame.f_code for frame in frames)
+        roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
             into_state = names_put_into_state(frame)
             for name in sorted(frame.read - self._named - into_state):
@@ -271,7 +275,7 @@ class StepWatch:
         return None
 
 
-_CARRIED = (int, float, complex, str, bytes, type(None), np.generic, *digests.CONTAINERS)
+_CARRIED = (*digests.PLAIN, *digests.CONTAINERS)
 _NOTHING = object()
 
 
