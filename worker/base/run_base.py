@@ -156,7 +156,11 @@ class RunBase(ReplayableLoop):
             self._check_divergence()
         if self._attempt.proof is not None:
             self._record_for_proof(self._attempt.proof, frame, metrics)
-        if not self._body_step:
+        if self._boundary_waits:  # a loop was left in the pass before
+            self._end_pass()
+        elif self._reading is not None and self._loop_checks.has_code_behind_step(frame):
+            self._boundary_waits = True
+        elif not self._body_step:
             self._on_step_boundary()
 
     def _check_first_step(self, frame: FrameType) -> None:

@@ -46,6 +46,7 @@ class LoopChecks:
         self._state = state
         self._entered: Entered | None = None
         self._known_sites: set[tuple[CodeType, int] | None] = set()  # where `batches` is called
+        self._behind_step: dict[tuple[CodeType, int], bool] = {}  # by the place of the step
         self._watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     @property
@@ -132,6 +133,16 @@ class LoopChecks:
     def steps_behind_data(self, frame: FrameType) -> list[Finding]:
         """See `LoopJudge`."""
         return self._judge(script_frames(frame, self._entered)).steps_behind_data()
+
+    def has_code_behind_step(self, frame: FrameType) -> bool:
+        """Whether the loop that pulls from the run has code behind the step that `frame` makes; see `LoopJudge`."""
+        own = script_frame_of(frame)
+        if own is None:
+            return False
+        place = own.f_code, own.f_lasti
+        if place not in self._behind_step:
+            self._behind_step[place] = self._judge(script_frames(own, self._entered)).has_code_behind_step()
+        return self._behind_step[place]
 
     def reading_ahead(self, frame: FrameType, reading: str | None) -> Finding:
         """That the script takes what `reading` gives before the steps that train on it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from worker.checks.findings import Finding
+from worker.checks.harmless_code import changes_nothing
 from worker.checks.loop_lines import ENDLESS, RANGES, loop_to_write, name_of_call, quoted, run_name
 from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, module_of, statements
 from worker.checks.pulls import Pulls
@@ -116,6 +117,25 @@ class LoopJudge:
             for target in _further_targets(loop.target, frame, self._pulls.first_item)
             if target.id not in exempt and _is_used(target.id, loop)
         ]
+
+    def has_code_behind_step(self) -> bool:
+        """Whether code that may change what checkpoints hold stands behind the step, in the body of the `for` loop that
+        pulls its batch from the run: the next pull is the end of that step."""
+        is_behind = False
+        for frame in self._frames:
+            line = frame.frame.f_lineno
+            if frame.is_library:
+                return False
+            pulling = next(
+                (loop for loop in reversed(frame.loops) if self._pulled(loop, frame, self._pulls.of_reader)), None
+            )
+            body = frame.function.body if pulling is None else pulling.body
+            is_behind = is_behind or any(
+                statement.lineno > line and not changes_nothing(statement) for statement in statements(body)
+            )
+            if pulling is not None:
+                return is_behind
+        return False
 
     def early_ends(self) -> list[Finding]:
         """Each `break` out of a loop over `run.batches` that stands behind the line of `step_done`; and what else ends

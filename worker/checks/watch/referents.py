@@ -71,7 +71,9 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     yield from ((path, default, None, None) for default in function.__defaults__ or ())
     yield from ((path, default, None, None) for default in (function.__kwdefaults__ or {}).values())
     yield from ((name, value, None, name) for name, value in globals_of(function))
-    yield from ((f"os.environ[{name!r}]", text, None, None) for name, text in environment_of([function.__code__]).items())
+    yield from (
+        (f"os.environ[{name!r}]", text, None, None) for name, text in environment_of([function.__code__]).items()
+    )
     if vars(function):
         yield from _attributes_of(path, function, vars(function))
 

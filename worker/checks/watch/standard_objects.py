@@ -35,7 +35,19 @@ _CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 )
 """Kinds, and how to read what one holds without changing it."""
 _DRAWING = frozenset(
-    {"random", "rand", "randn", "randint", "randperm", "normal", "uniform", "shuffle", "sample", "choice", "permutation"}
+    {
+        "random",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "uniform",
+        "shuffle",
+        "sample",
+        "choice",
+        "permutation",
+    }
 )
 """Names of what draws random numbers, in every library."""
 
