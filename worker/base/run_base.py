@@ -54,6 +54,7 @@ class RunBase(ReplayableLoop):
         if self._attempt.launch.replay is not None:
             self._open_replays()
         self._stop.install()
+        self._begin_run_head()
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
             self._attempt.proof.begin_run(self._attempt.number, self.step, kind)

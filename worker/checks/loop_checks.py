@@ -14,6 +14,7 @@ from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, scri
 from worker.checks.own_loops import LoopJudge
 from worker.checks.pulls import Pulls
 from worker.checks.reachability import Root, roots_of_frame
+from worker.checks.run_heads import run_head_of
 from worker.checks.value_snapshot import snapshot
 from worker.checks.watch.kept_values import Kept
 from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
@@ -143,6 +144,17 @@ class LoopChecks:
         if place not in self._behind_step:
             self._behind_step[place] = self._judge(script_frames(own, self._entered)).has_code_behind_step()
         return self._behind_step[place]
+
+    def changed_in_run_head(self, *, draws: bool) -> list[Finding]:
+        """What the script changes between the `with` and its loop, and each start again. `draws`: random numbers."""
+        head = run_head_of(self._entered)
+        if head is None:
+            return []
+        exempt = frozenset(map(str, self._exempt))
+        changes = [
+            finding for finding in head.changes(dict(self._state())) if finding.name.partition(" ")[0] not in exempt
+        ]
+        return [*changes, *([head.drawing()] if draws and not head.asks_where else [])]
 
     def reading_ahead(self, frame: FrameType, reading: str | None) -> Finding:
         """That the script takes what `reading` gives before the steps that train on it."""

@@ -60,7 +60,7 @@ class Pulls:
         if len(self._groups) < _GROUPS:
             self._groups.append(self._taken)
             one, *others = self._groups
-            if len(others) == 1 and self._newest is not None and self._newest() is None:
+            if len(others) == 1 and self._newest is not None and _is_gone(self._newest):
                 self._waits_for_step = False
             is_ahead = len(others) == _GROUPS - 1 and one > others[0] == 1 >= others[1]
             self.reads_ahead = before or (is_ahead and self._waits_for_step)
@@ -92,6 +92,15 @@ def _reference_to(item: Any) -> Callable[[], Any] | None:
         return weakref.ref(item)
     except TypeError:
         return None
+
+
+def _is_gone(reference: Callable[[], Any]) -> bool:
+    """Whether nothing holds a batch any more. What a look at local names holds (`f_locals`) is brought up to date."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        frame.f_locals  # noqa: B018 - Python keeps what it showed of a function's names until it is asked again
+        frame = frame.f_back
+    return reference() is None
 
 
 def _standing_loops() -> set[Site]:

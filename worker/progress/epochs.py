@@ -68,6 +68,9 @@ class EpochLoop:
         self._tail_checked = False  # the first step behind the data of the training was looked at
         self._has_read = False  # the data of this epoch ended in this process
 
+    def _end_run_head(self) -> None:
+        """The script's loop begins, which ends what it does between the `with` and the loop."""
+
     def _require_with(self, what: str) -> None:
         """Raises RuntimeError unless the script is inside of `with`."""
         raise NotImplementedError
@@ -85,6 +88,7 @@ class EpochLoop:
         `for epoch in range(run.epoch, n)`.
         """
         self._require_with("run.epoch")
+        self._end_run_head()
         self._reads_epoch = True
         self._pulls.record_epochs()
         if not self._in_epochs:
@@ -110,6 +114,7 @@ class EpochLoop:
         if isinstance(count, bool) or not hasattr(count, "__index__"):
             raise TypeError(f"cannot train for {count!r} epochs; give run.epochs a number, as in run.epochs(10)")
         self._require_with("run.epochs")
+        self._end_run_head()
         return self._epochs(int(count))
 
     def _epochs(self, count: int) -> Iterator[int]:

@@ -45,6 +45,11 @@ def is_array(value: Any) -> bool:
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value is plain, a container or an array, and no object that gives and takes its own state."""
+    return isinstance(value, (*PLAIN, *CONTAINERS)) or is_array(value)
+
+
 def has_value(array: Any) -> bool:
     """Whether an array has a value that could change: JAX deletes arrays that a step used up, and PyTorch has some that
     are a shape only."""

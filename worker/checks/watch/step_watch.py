@@ -275,7 +275,6 @@ class StepWatch:
         return None
 
 
-_CARRIED = (*digests.PLAIN, *digests.CONTAINERS)
 _NOTHING = object()
 
 
@@ -308,7 +307,7 @@ def _is_long(value: Any) -> bool:
 
 def _is_carried_plainly(value: Any) -> bool:
     """Whether a value is plain, a container or an array, so that run.state can hold it."""
-    return isinstance(value, _CARRIED) or (digests.is_array(value) and not is_parameter(value))
+    return digests.is_plain(value) and not (digests.is_array(value) and is_parameter(value))
 
 
 def _unwatched_code() -> tuple[str, ...]:
