@@ -29,6 +29,8 @@ class LoopFrame(RunFrame):
     read: frozenset[str]
     made_in_loops: frozenset[str]
     attribute_targets: frozenset[str]
+    attributes_set_in_heads: frozenset[str]
+    """Those that each pass of a loop around the step assigns, in the body of the loop itself, before the step."""
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
@@ -45,7 +47,20 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
         by_calls = frozenset().union(*(global_names(function.__code__) for function in functions))
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
-    return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
+    targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
+    return LoopFrame(frame, carried, read, flow.made_in_loops(index), targets, heads)
+
+
+def _attributes_set_in_heads(frame: types.FrameType) -> frozenset[str]:
+    function = loop_source.function_of(frame.f_code)
+    names: set[str] = set()
+    for loop in loop_source.loops_around(function, frame.f_lineno) if function is not None else ():
+        for statement in loop.body:
+            if isinstance(statement, ast.Assign) and (statement.end_lineno or 0) < frame.f_lineno:
+                read = {part.attr for part in ast.walk(statement.value) if isinstance(part, ast.Attribute)}
+                set_there = {target.attr for target in statement.targets if isinstance(target, ast.Attribute)}
+                names |= set_there - read
+    return frozenset(names)
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:

@@ -25,6 +25,7 @@ from worker.checks.watch.script_objects import (
     names_in_framework,
     package_of,
     package_of_name,
+    settings_of,
 )
 from worker.checks.watch.standard_objects import NAMESPACES, content_of, environment_of, is_cache
 from worker.state.random_generators import GENERATORS
@@ -118,14 +119,24 @@ def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iter
 
 def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]:
     """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
-    known = names_in_framework(cast("Any", type(value)))
-    own = {name: attribute for name, attribute in held_attributes(value).items() if name not in known}
+    known, settings = names_in_framework(cast("Any", type(value))), settings_of(cast("Any", type(value)))
+    attributes = held_attributes(value)
+    own = {name: attribute for name, attribute in attributes.items() if name not in known}
     yield from _attributes_of(path, value, own)
+    for name, setting in attributes.items():
+        public = name.removeprefix("_")
+        if name in known and public in settings and isinstance(setting, bool | int | float | str):
+            yield f"{path}.{public}", setting, id(value), public
     if framework == "torch":
         held = held_attributes(value)
         modules = held.get("_modules")
         if isinstance(modules, dict):
             yield from ((f"{path}.{name}", module, None, None) for name, module in list(modules.items()))
+        parameters = held.get("_parameters")
+        if isinstance(parameters, dict):
+            for name, parameter in list(parameters.items()):
+                if parameter is not None:
+                    yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), "requires_grad"
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):
                 if buffers.get(name) is not None:

@@ -235,7 +235,10 @@ class StepWatch:
             if kept.has(now) or self._is_exempt(path) or self._clocks.showed(now.value):
                 continue
             if frame is None and now.binding is not None:
-                is_target = any(now.binding in loop_frame.attribute_targets for loop_frame in frames)
+                is_target = any(
+                    now.binding in loop_frame.attribute_targets | loop_frame.attributes_set_in_heads
+                    for loop_frame in frames
+                )
                 if is_target or (self._order is not None and self._order.made_anew(now.binding)):
                     continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
