@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
-_KINDS = ("iterator", "drawn", "data", "object", "cache")
+_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting")
 """Kinds with a remedy of their own."""
 
 
@@ -60,6 +60,12 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
             f"from the epoch's or the step's number, or from what is in run.state, as in "
             f'{name} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
+        )
+    if first.kind == "setting":
+        return (
+            f"no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
+            f"head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name to "
+            f"leave_out= if that is no matter"
         )
     if first.kind == "cache":
         return (

@@ -7,9 +7,9 @@ import ast
 import contextlib
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from worker.checks import loop_source
 from worker.checks.loop_lines import calls, name_of_call
@@ -55,12 +55,39 @@ def _attributes_set_in_heads(frame: types.FrameType) -> frozenset[str]:
     function = loop_source.function_of(frame.f_code)
     names: set[str] = set()
     for loop in loop_source.loops_around(function, frame.f_lineno) if function is not None else ():
-        for statement in loop.body:
-            if isinstance(statement, ast.Assign) and (statement.end_lineno or 0) < frame.f_lineno:
+        targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)} if _is_for(loop) else set()
+        for statement in _run_in_each_pass(loop.body, frame.f_lineno, targets):
+            if isinstance(statement, ast.Assign):
                 read = {part.attr for part in ast.walk(statement.value) if isinstance(part, ast.Attribute)}
-                set_there = {target.attr for target in statement.targets if isinstance(target, ast.Attribute)}
-                names |= set_there - read
+                names |= {target.attr for target in statement.targets if isinstance(target, ast.Attribute)} - read
+            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                names |= _SET_BY.get(name_of_call(statement.value), frozenset())
     return frozenset(names)
+
+
+_SET_BY = {"requires_grad_": {"requires_grad"}, "train": {"training"}, "eval": {"training"}}
+"""The settings that methods of PyTorch set."""
+
+
+def _is_for(loop: loop_source.Loop) -> TypeGuard[ast.For | ast.AsyncFor]:
+    return not isinstance(loop, ast.While)
+
+
+def _run_in_each_pass(body: Iterable[ast.stmt], line: int, targets: set[str]) -> Iterator[ast.stmt]:
+    """The statements of a loop's body that end before a line and run in each pass, or from a certain pass on:
+    `if epoch >= 3:`. `targets`: of the loop."""
+    for statement in body:
+        if (statement.end_lineno or 0) >= line:
+            return
+        match statement:
+            case ast.For() | ast.With():
+                yield from _run_in_each_pass(statement.body, line, targets)
+            case ast.If(test=ast.Compare(ops=operators) as test) if all(
+                isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for operator in operators
+            ) and any(isinstance(part, ast.Name) and part.id in targets for part in ast.walk(test)):
+                yield from _run_in_each_pass([*statement.body, *statement.orelse], line, targets)
+            case _:
+                yield statement
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:

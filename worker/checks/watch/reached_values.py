@@ -14,7 +14,7 @@ from typing import Any
 from worker.checks.reachability import MAX_OBJECTS
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
-from worker.checks.watch.referents import Part, parts_of
+from worker.checks.watch.referents import Part, Setting, parts_of
 from worker.checks.watch.script_objects import SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache
 
@@ -53,7 +53,8 @@ class Search:
         if (owner, binding) in self._kept.attributes:
             return
         if isinstance(value, digests.PLAIN):
-            plain = Reached(path, "value", digests.digest_plain(value), 0, owner, binding, value)
+            kind = "setting" if isinstance(binding, Setting) else "value"
+            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return
         identity = id(value)

@@ -34,6 +34,12 @@ Part = tuple[str, Any, int | None, str | None]
 """What something refers to: its path, itself, the id of the object that has it as an attribute, and its binding."""
 
 
+class Setting(str):
+    """The name of an attribute that a framework's object reads, and only scripts change: `rate`, `trainable`."""
+
+    __slots__ = ()
+
+
 def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part]:
     """What an object that is no value itself refers to, as far as training can change it. `codes` gets the code of the
     script's functions."""
@@ -117,6 +123,9 @@ def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iter
         yield f"{path}.{name}", value, id(owner), name
 
 
+_REQUIRES_GRAD = Setting("requires_grad")
+
+
 def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]:
     """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
     known, settings = names_in_framework(cast("Any", type(value))), settings_of(cast("Any", type(value)))
@@ -126,7 +135,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
     for name, setting in attributes.items():
         public = name.removeprefix("_")
         if name in known and public in settings and isinstance(setting, bool | int | float | str):
-            yield f"{path}.{public}", setting, id(value), public
+            yield f"{path}.{public}", setting, id(value), Setting(public)
     if framework == "torch":
         held = held_attributes(value)
         modules = held.get("_modules")
@@ -136,7 +145,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
         if isinstance(parameters, dict):
             for name, parameter in list(parameters.items()):
                 if parameter is not None:
-                    yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), "requires_grad"
+                    yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), _REQUIRES_GRAD
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):
                 if buffers.get(name) is not None:
