@@ -41,6 +41,7 @@ class RunBase(ReplayableLoop):
         self._summary: dict[str, Any] = {}
         self._divergence = DivergenceWatch(self._attempt.launch.loss_spike)
         self._is_open = False  # inside of `with`
+        self._begun_at = 0  # the step that the run began from
 
     # --- the block of the run ---
 
@@ -54,6 +55,7 @@ class RunBase(ReplayableLoop):
         if self._attempt.launch.replay is not None:
             self._open_replays()
         self._stop.install()
+        self._begun_at = self.step
         self._begin_run_head()
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -96,9 +98,20 @@ class RunBase(ReplayableLoop):
     def _finish(self) -> None:
         """Training is complete."""
         self._save_now()
+        self._explain_no_step()
         self._export()
         results = metric_values({**self._metrics, **self._summary})
         self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
+
+    def _explain_no_step(self) -> None:
+        """Says why a run of the script that follows another one has trained nothing."""
+        if self._attempt.has_ended_run and 0 < self._begun_at == self.step:
+            self._attempt.reporter.show_message(
+                f"this run made no step: it went on from step {self.step}, where the script's run before it had ended; "
+                f"to train in two parts, make one run of both and choose the part by the epoch's number, as in for "
+                f"epoch in run.epochs(5): if epoch < 2; without a daemon, directory= can also give each a folder"
+            )
+        self._attempt.has_ended_run = True
 
     def _export(self) -> None:
         """Exports the trained model, if this kind of run can."""

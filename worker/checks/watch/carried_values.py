@@ -64,8 +64,8 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
     if first.kind == "setting":
         return (
             f"no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
-            f"head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name to "
-            f"leave_out= if that is no matter"
+            f"head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name "
+            f"to leave_out= if that is no matter"
         )
     if first.kind == "cache":
         return (
