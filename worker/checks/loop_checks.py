@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from supervisor.protocol.plurals import listed
+from worker.checks.behind_step import changes_behind_step, has_code_behind_step
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
@@ -136,13 +137,14 @@ class LoopChecks:
         return self._judge(script_frames(frame, self._entered)).steps_behind_data()
 
     def has_code_behind_step(self, frame: FrameType) -> bool:
-        """Whether the loop that pulls from the run has code behind the step that `frame` makes; see `LoopJudge`."""
+        """Whether the loop that pulls from the run has code behind the step that `frame` makes."""
         own = script_frame_of(frame)
         if own is None:
             return False
         place = own.f_code, own.f_lasti
         if place not in self._behind_step:
-            self._behind_step[place] = self._judge(script_frames(own, self._entered)).has_code_behind_step()
+            frames = script_frames(own, self._entered)
+            self._behind_step[place] = has_code_behind_step(frames, self._judge(frames), self._pulls)
         return self._behind_step[place]
 
     def changed_in_run_head(self, *, draws: bool) -> list[Finding]:
@@ -171,11 +173,13 @@ class LoopChecks:
 
         `reads`, `numbered`: as for `LoopJudge.own_loops`.
         """
-        judge = self._judge(script_frames(frame, self._entered))
-        names = frozenset(map(str, self._exempt))
+        frames = script_frames(frame, self._entered)
+        judge, names = self._judge(frames), frozenset(map(str, self._exempt))
         breaks = [] if "break" in names else judge.early_ends()
         loops = [] if "loop" in names else judge.own_loops(reads, numbered)
-        return [*breaks, *loops, *judge.own_numbers(names)]
+        changes = changes_behind_step(frames, judge, self._pulls, self._run)
+        behind = [finding for finding in changes if finding.name.partition(" ")[0] not in names]
+        return [*breaks, *loops, *behind, *judge.own_numbers(names)]
 
     def watch_values(
         self, step: int, epoch: int, frame: FrameType | None, roots: Sequence[Root], *, head_draws: bool

@@ -39,22 +39,14 @@ class RunHead:
         """What of the state that checkpoints hold each start would change again. `state`: the values of `run.state`; an
         object there takes its restored state when it is assigned."""
         for statement in self.statements:
-            match statement:
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        yield from self._assigned(target, value, state)
-                case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method)) as call) if method in _CHANGES:
-                    yield self._finding(ast.unparse(call.func), call, self._once())
-
-    def _assigned(self, target: ast.expr, value: ast.expr, state: Mapping[str, object]) -> Iterator[Finding]:
-        match target:
-            case ast.Subscript(value=held, slice=ast.Constant(value=str(name))) if ast.unparse(
-                held
-            ) == f"{self.run}.state" and is_plain(state.get(name)):
-                initial = f"state={{{name!r}: {ast.unparse(value)}}}"
-                yield self._finding(ast.unparse(target), target, f"give the initial value to the run, as in {initial}")
-            case ast.Attribute(attr=name) if name in _RATES:
-                yield self._finding(ast.unparse(target), target, self._once())
+            for changed in saved_state_changed_by(statement, self.run):
+                remedy = f'do it before the with block, or at the first start alone: "if {self.run}.step == 0:"'
+                match statement, changed:
+                    case ast.Assign(value=value), ast.Subscript(slice=ast.Constant(value=str(name))):
+                        if not is_plain(state.get(name)):
+                            continue
+                        remedy = f"give the initial value to the run, as in state={{{name!r}: {ast.unparse(value)}}}"
+                yield self._finding(ast.unparse(changed), changed, remedy)
 
     def drawing(self) -> Finding:
         """That it draws random numbers."""
@@ -66,9 +58,6 @@ class RunHead:
             f'"if {self.run}.step == 0:"',
         )
 
-    def _once(self) -> str:
-        return f'do it before the with block, or at the first start alone: "if {self.run}.step == 0:"'
-
     def _finding(self, what: str, node: ast.stmt | ast.expr, remedy: str) -> Finding:
         return Finding(
             f"{what} ({self._place(node)})",
@@ -78,6 +67,26 @@ class RunHead:
 
     def _place(self, node: ast.stmt | ast.expr) -> str:
         return f"{Path(self.code.co_filename).name}:{node.lineno}"
+
+
+def saved_state_changed_by(statement: ast.stmt, run: str) -> Iterator[ast.expr]:
+    """What a statement itself surely changes of the state that checkpoints hold. `run`: the name of the run."""
+    match statement:
+        case ast.Assign(targets=targets):
+            yield from (target for target in targets if _is_saved(target, run))
+        case ast.AugAssign(target=target) if _is_saved(target, run):
+            yield target
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method) as function)) if method in _CHANGES:
+            yield function
+
+
+def _is_saved(target: ast.expr, run: str) -> bool:
+    match target:
+        case ast.Subscript(value=held):
+            return ast.unparse(held) == f"{run}.state"
+        case ast.Attribute(attr=name):
+            return name in _RATES
+    return False
 
 
 def run_head_of(entered: Entered | None) -> RunHead | None:

@@ -26,8 +26,9 @@ _REMEDY = (
 )
 
 _REMEDY_OF_VALUES = (
-    "no checkpoint has it: keep it in an attribute of a callback's object, as in self.best, and let the callback set it "
-    "again in on_epoch_begin, or in a variable of the model, or give its name to fit(leave_out=) if it may begin anew"
+    "no checkpoint has it: keep it in an attribute of a callback's object, as in self.best, and let the callback set "
+    "it again in on_epoch_begin, or in a variable of the model, or give its name to fit(leave_out=) if it may begin "
+    "anew"
 )
 
 VALIDATION_REPORT_S = 1.0  # between two reports that a validation is alive; hang limits are minutes
