@@ -143,7 +143,7 @@ class FitRun(Run):
 
     def _watched_roots(self) -> list[reachability.Root]:
         kinds = {type(callback) for callback in self._fit_state.callbacks}
-        roots = [(name, value) for name, value in self._roots if name in ("model", "loss")]
+        roots = [(name, value) for name, value in self._roots if name in ("model", "loss", "optimizer")]
         return [*roots, *((kind.__name__, kind) for kind in kinds if reachability.is_script_class(kind))]
 
     def _keep(self, kept: Kept) -> None:
