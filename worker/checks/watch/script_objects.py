@@ -66,7 +66,7 @@ def settings_of(kind: type) -> frozenset[str]:
         if package_of(owner) in FRAMEWORKS and isinstance(made, types.FunctionType):
             code = made.__code__
             names |= set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-    return frozenset(names - {"name", "iterations"})
+    return frozenset(names - {"name", "iterations", "min_delta"})  # Keras' callbacks negate that one
 
 
 def function_of(member: Any) -> types.FunctionType | None:

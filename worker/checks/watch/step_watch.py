@@ -42,6 +42,7 @@ from worker.checks.watch.loop_frames import (
     names_put_into_state,
 )
 from worker.checks.watch.reached_values import Search, is_parameter
+from worker.checks.watch.script_objects import FRAMEWORKS, package_of
 from worker.checks.watch.standard_objects import environment_of
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
@@ -172,7 +173,9 @@ class StepWatch:
                 elif _is_carried_plainly(value):
                     kind, is_kept = "value", self._clocks.showed(value) or self._keeps(kept, name, value)
                 elif is_replaced(name, value, frame):
-                    kind, is_kept = "object", any(value is item for item in self._exempt)
+                    is_own = package_of(type(value)) not in FRAMEWORKS  # what files hold is assigned at their restore
+                    is_kept = any(value is item for item in self._exempt) or (is_own and self._keeps(kept, name, value))
+                    kind = "object"
                 else:
                     continue
                 if not is_kept and not is_made_from_run(name, frame):
