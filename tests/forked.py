@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from supervisor.protocol.wire.launch import HASH_SEED
 from tests.places import CHILDREN, ROOT
 
 _OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
@@ -59,7 +60,12 @@ class ForkServer:
             process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": "" if modules == STOCK else str(ROOT)},
+                env={
+                    **os.environ,
+                    **ONE_THREAD,
+                    "PYTHONHASHSEED": HASH_SEED,
+                    "PYTHONPATH": "" if modules == STOCK else str(ROOT),
+                },
                 stdin=subprocess.DEVNULL,
             )
         return cls(ours, process)

@@ -13,6 +13,7 @@ from typing import Any
 from supervisor.host.processes import process
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.launch import HASH_SEED
 from tests import forked
 from tests.forked import ForkedProcess, ForkServer
 
@@ -67,4 +68,8 @@ def members(server: ForkServer) -> None:
 def _is_script(command: Sequence[str], environment: Any) -> bool:
     if command[0] != sys.executable or not command[1:] or command[1].startswith("-"):
         return False
-    return all(name in _UNIMPORTANT for name in environment if name.startswith("PYTHON"))
+    read_by_python = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+    return all(
+        name in _UNIMPORTANT or (name == "PYTHONHASHSEED" and value == HASH_SEED)
+        for name, value in read_by_python.items()
+    )

@@ -37,7 +37,12 @@ _RANDOM = (
 )
 _NONDETERMINISTIC = (
     "seed every generator and every shuffle before the model is built (prepare() of the run's module), and set "
-    "deterministic = true"
+    "deterministic = true; look for generators without a seed (numpy.random.default_rng(), secrets, uuid), decisions "
+    "by a clock, threads, and files or databases that the run before has left"
+)
+_UNSEEN = (
+    "look for what it is made from and no check sees: random numbers of other processes or threads, files and "
+    "databases that the script writes, state inside of a library, two names in run.state for one object"
 )
 _FAILED = "mend what the error says; the script has to come to the same loop again from a checkpoint"
 _UNKNOWN = (
@@ -73,7 +78,12 @@ def explain(
         )
         shown = f"{first.name} is {first.undisturbed} undisturbed and {first.killed} killed"
         return Explanation(Likely.LOOP_BEGAN_ANEW, f"a loop of the script began anew after a restart: {shown}", _LOOP)
-    if lost:
+    is_certain = not all(value.is_consequence for value in lost)
+    if lost and (is_certain or not named):
+        if not is_certain:
+            made = ", ".join(f"{value.name} ({value.undisturbed} undisturbed, {value.killed} killed)" for value in lost)
+            reason = f"the step after a restart from step {lost[0].step} made another {made}"
+            return Explanation(Likely.UNKNOWN, reason, _UNSEEN)
         likely = Likely.LOOP_BEGAN_ANEW if all(value.is_counter for value in lost) else Likely.NOT_KEPT
         texts = (
             f"{lost_value.name} ({lost_value.undisturbed} undisturbed, {lost_value.killed} after the restart)"

@@ -255,6 +255,19 @@ def test_gradients_are_blamed_if_nothing_else_is():
     assert lost_names({"w.grad": "None"}, {"w.grad": "x"}, {"w.grad": "y"}, {"w.grad": "z"}) == ["w.grad"]
 
 
+def test_what_a_step_makes_of_what_nobody_sees_is_not_to_be_kept():
+    killed = RunRecord((reached(6, {}, 2, begin=True), reached(7, {"batch": "c"}, 2)))
+    lost = lost_values(killed, RunRecord(), RunRecord((reached(6, {"batch": "a"}), reached(7, {"batch": "b"}))), ())
+
+    explanation = explain([LOSS], [], lost, repeats=True, goes_back=False)
+    named = explain([LOSS], [Named(1, "lr", "keep lr")], lost, repeats=True, goes_back=False)
+
+    assert explanation.likely is Likely.UNKNOWN
+    assert "made another batch (b undisturbed, c killed)" in explanation.reason
+    assert "run.state[" not in explanation.remedy
+    assert named.remedy == "keep lr", "what the checks have named explains it"
+
+
 def test_values_that_no_two_runs_share_are_not_blamed():
     first = RunRecord(tuple(reached(number, {"started_at": "10"}) for number in (1, 2)))
     again = RunRecord(tuple(reached(number, {"started_at": "20"}) for number in (1, 2, 6, 7)))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 from supervisor.core.failures.reliability import PRIOR_S
@@ -34,3 +35,30 @@ def test_status_says_what_keeps_training_from_being_exact(tmp_path: Path):
     assert "conditions changed since the checkpoint: cores is 1, was 2" in found["description"]
     assert attempt["changed"] == ["cores is 1, was 2"]
     assert "not saved in checkpoints: teacher/kernel" in found["description"]
+
+
+ORDERED = """
+import os, signal, sys
+with open(sys.argv[1] + ".new", "w") as file:
+    print(os.environ.get("PYTHONHASHSEED"), *{f"word {number}" for number in range(50)}, file=file)
+os.rename(file.name, file.name.removesuffix(".new"))
+signal.pause()
+"""
+
+
+def test_processes_of_jobs_order_sets_of_texts_alike_unless_told_otherwise(tmp_path: Path):
+    (tmp_path / "order.py").write_text(ORDERED)
+
+    def program(name: str, keys: str) -> str:
+        return f"[program:{name}]\ncommand={sys.executable} {tmp_path}/order.py {tmp_path}/{name}\n{keys}\n"
+
+    programs = [program(name, f"checkpoint_dir={tmp_path}/of-{name}\nstandby=off") for name in ("first", "second")]
+    own = program("own", f'checkpoint_dir={tmp_path}/of-own\nstandby=off\nenvironment=PYTHONHASHSEED="7"')
+    names = ("first", "second", "own", "plain")
+    with Daemon(tmp_path, "".join([*programs, own, program("plain", "")])) as daemon:
+        daemon.until(lambda: all((tmp_path / name).exists() for name in names), "all have written")
+
+    first, second, of_own, plain = ((tmp_path / name).read_text().split(maxsplit=1) for name in names)
+    assert first == second
+    assert (first[0], of_own[0]) == ("0", "7")
+    assert plain[0] == os.environ.get("PYTHONHASHSEED", "None"), "other programs get the daemon's environment"

@@ -136,6 +136,12 @@ MINIMAL = (
     _named("tf_ddpg_noise", "a ring buffer of arrays and correlated noise (DDPG)", "buffer"),
     _named("tf_char_rnn_states", "states of a GRU that the loop hands on", "states"),
     _named("tf_gan_list_mean", "lists of losses whose means an epoch prints", "gen_losses"),
+    _named("tf_unfreezing", "fine-tuning in stages: `if epoch == 1: base.trainable = True`", "base.trainable",
+           before=4),
+    _named("keras_callback_class", "a callback that counts in attributes of its class", "Plateau.wait", is_fit=True),
+    _named("np_settings_namespace", "`args.noise *= 0.5` in argparse's namespace", "args.noise", before=4),
+    _named("np_state_set_in_with", "`run.state[\"best\"] = float(\"inf\")` between the `with` and the loop",
+           "give the initial value to the run"),
     _named("jax_key_splitting", "JAX: `key, sub = split(key)` beside parameters in files", "key"),
     _named("jax_batchnorm_state", "JAX: running statistics that `write` forgets", "batch_stats"),
     _named("jax_optax_ema", "Optax: a moving average of parameters that `write`, with `pickle.dumps`, forgets",
@@ -195,6 +201,11 @@ EXACT = (
     _exact("tf_frozen_teacher", "a frozen teacher in `leave_out`, a metric in `state=`"),
     _exact("keras_data_generator", "a `PyDataset` that shuffles its indexes in `on_epoch_end`", is_fit=True),
     _exact("keras_plateau_callbacks", "`fit` with a callback that collects losses and best weights", is_fit=True),
+    _exact("tf_unfreezing", "`if epoch >= 1: base.trainable = True`"),
+    _exact("tf_target_network", "weights, a rate and `run.state` that change behind `step_done`"),
+    _exact("keras_callback_class", "a callback that counts in its own attributes", is_fit=True),
+    _exact("np_settings_namespace", "`args.noise = 0.5 ** (epoch + 1)` at the head of each epoch"),
+    _exact("np_state_set_in_with", "`state={\"best\": float(\"inf\")}`, random numbers drawn behind `step_done`"),
     _exact("jax_key_splitting", "JAX: parameters, the optimizer's state and the key in files"),
     _exact("jax_batchnorm_state", "JAX: parameters and running statistics in files"),
     _exact("jax_optax_ema", "Optax: parameters, the optimizer's state and the average in files"),
@@ -208,7 +219,7 @@ FEW_KILLS, ALL_KILLS = 2, 4
 _EXACT_IN_EVERY_RUN = frozenset(
     {
         *("torch_mnist_argparse", "torch_dqn", "torch_ema", "torch_randperm", "torch_endless_loader"),
-        *("tf_epoch_loop", "tf_python_state", "tf_dataset_per_epoch", "keras_plateau_callbacks"),
+        *("tf_epoch_loop", "tf_target_network", "tf_python_state", "tf_dataset_per_epoch", "keras_plateau_callbacks"),
         "jax_policy_baseline",
     }
 )

@@ -86,6 +86,45 @@ PATTERNS = (
         ),
     ),
     Pattern(
+        "weights, a rate, `run.state` or random numbers that change behind `step_done` in such a loop, or in one over "
+        "`run.batches`",
+        EXACT,
+        (
+            f"{_LOOPS}death_at_any_moment_changes_nothing",
+            f"{_LOOPS}code_behind_a_step_and_a_break_belong_to_it",
+        ),
+    ),
+    Pattern(
+        "the same in `while run.step < n:`, `for step in range(run.step, n):`",
+        NAMED,
+        (f"{_OWN_LOOPS}change_of_saved_state_behind_the_step_of_a_loop_without_position_is_named",),
+        "call run.step_done last",
+    ),
+    Pattern(
+        "`run.state`, weights or a rate that are set between the `with` and the loop; random numbers drawn there",
+        NAMED,
+        (f"{_WORKER}checks/test_run_heads.py::test_what_each_start_does_again_before_the_loop_is_named",),
+        "each start does it again, over what was restored",
+    ),
+    Pattern(
+        "batches that `continue` skips",
+        EXACT,
+        (f"{_LOOPS}skipped_batch_is_not_read_ahead",),
+    ),
+    Pattern(
+        "`layer.trainable`, `dropout.rate`, `momentum` that an epoch changes once, or from what they were",
+        NAMED,
+        (f"{_WORKER}checks/watch/test_framework_settings.py::test_setting_that_a_loop_changes_is_named",),
+        "set it at the head of each epoch from its number",
+    ),
+    Pattern(
+        "settings, queues, caches and other values in objects of the standard library; names that are bound to another "
+        "function, loss or optimizer",
+        NAMED,
+        (f"{_WORKER}checks/watch/test_standard_objects.py::test_what_a_loop_carries_outside_of_containers_is_named",),
+        "the loop carries it from step to step",
+    ),
+    Pattern(
         "one step in each body of `run.epochs`: an episode, a full batch, a step behind the data",
         EXACT,
         (f"{_LOOPS}death_at_any_moment_changes_nothing", _KILLED_LOOPS),

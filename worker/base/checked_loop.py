@@ -34,6 +34,8 @@ class CheckedLoop(IndexLoops):
         self._numbered = False  # the script says the place of its steps itself
         self._is_checked = False  # the first step was looked at
         self._made_in_epoch: list[Finding] = []  # of the data
+        self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
+        self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
         self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state.items)
 
     def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
@@ -43,7 +45,18 @@ class CheckedLoop(IndexLoops):
         loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
         epoch, roots = self._position.epoch, self._watched_roots()
         values = checks.watch_values(self.step, epoch, frame, roots, head_draws=self._head.draws)
-        return [*self._made_in_epoch, *loops, *values]
+        return [*self._in_run_head, *self._made_in_epoch, *loops, *values]
+
+    def _begin_run_head(self) -> None:
+        """The script has entered the run."""
+        self._generators_at_begin = self._digest_generators() if self.step == 0 else None
+
+    def _end_run_head(self) -> None:
+        """The script's loop begins."""
+        before, self._generators_at_begin = self._generators_at_begin, None
+        if before is not None:
+            draws = before != self._digest_generators()
+            self._in_run_head = self._loop_checks.changed_in_run_head(draws=draws)
 
     def _report_changed_values(self, frame: FrameType | None) -> None:
         """Names what changed since the last look and no checkpoint holds."""
@@ -64,6 +77,7 @@ class CheckedLoop(IndexLoops):
         self._checkpoints.report_findings(findings, self.step)
 
     def _check_loops(self) -> None:
+        self._end_run_head()
         if not self._in_epochs:
             asks_where = self._reads_epoch or self.total_steps is not None
             text = self._loop_checks.explain_loop_that_begins_again(sys._getframe(1), asks_where=asks_where)

@@ -41,6 +41,7 @@ class RunBase(ReplayableLoop):
         self._summary: dict[str, Any] = {}
         self._divergence = DivergenceWatch(self._attempt.launch.loss_spike)
         self._is_open = False  # inside of `with`
+        self._begun_at = 0  # the step that the run began from
 
     # --- the block of the run ---
 
@@ -54,6 +55,8 @@ class RunBase(ReplayableLoop):
         if self._attempt.launch.replay is not None:
             self._open_replays()
         self._stop.install()
+        self._begun_at = self.step
+        self._begin_run_head()
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
             self._attempt.proof.begin_run(self._attempt.number, self.step, kind)
@@ -95,9 +98,20 @@ class RunBase(ReplayableLoop):
     def _finish(self) -> None:
         """Training is complete."""
         self._save_now()
+        self._explain_no_step()
         self._export()
         results = metric_values({**self._metrics, **self._summary})
         self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
+
+    def _explain_no_step(self) -> None:
+        """Says why a run of the script that follows another one has trained nothing."""
+        if self._attempt.has_ended_run and 0 < self._begun_at == self.step:
+            self._attempt.reporter.show_message(
+                f"this run made no step: it went on from step {self.step}, where the script's run before it had ended; "
+                f"to train in two parts, make one run of both and choose the part by the epoch's number, as in for "
+                f"epoch in run.epochs(5): if epoch < 2; without a daemon, directory= can also give each a folder"
+            )
+        self._attempt.has_ended_run = True
 
     def _export(self) -> None:
         """Exports the trained model, if this kind of run can."""
@@ -156,7 +170,11 @@ class RunBase(ReplayableLoop):
             self._check_divergence()
         if self._attempt.proof is not None:
             self._record_for_proof(self._attempt.proof, frame, metrics)
-        if not self._body_step:
+        if self._boundary_waits:  # a loop was left in the pass before
+            self._end_pass()
+        elif self._reading is not None and self._loop_checks.has_code_behind_step(frame):
+            self._boundary_waits = True
+        elif not self._body_step:
             self._on_step_boundary()
 
     def _check_first_step(self, frame: FrameType) -> None:

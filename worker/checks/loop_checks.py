@@ -9,11 +9,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 from supervisor.protocol.plurals import listed
+from worker.checks.behind_step import changes_behind_step, has_code_behind_step
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
 from worker.checks.pulls import Pulls
 from worker.checks.reachability import Root, roots_of_frame
+from worker.checks.run_heads import run_head_of
 from worker.checks.value_snapshot import snapshot
 from worker.checks.watch.kept_values import Kept
 from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
@@ -46,6 +48,7 @@ class LoopChecks:
         self._state = state
         self._entered: Entered | None = None
         self._known_sites: set[tuple[CodeType, int] | None] = set()  # where `batches` is called
+        self._behind_step: dict[tuple[CodeType, int], bool] = {}  # by the place of the step
         self._watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     @property
@@ -133,6 +136,28 @@ class LoopChecks:
         """See `LoopJudge`."""
         return self._judge(script_frames(frame, self._entered)).steps_behind_data()
 
+    def has_code_behind_step(self, frame: FrameType) -> bool:
+        """Whether the loop that pulls from the run has code behind the step that `frame` makes."""
+        own = script_frame_of(frame)
+        if own is None:
+            return False
+        place = own.f_code, own.f_lasti
+        if place not in self._behind_step:
+            frames = script_frames(own, self._entered)
+            self._behind_step[place] = has_code_behind_step(frames, self._judge(frames), self._pulls)
+        return self._behind_step[place]
+
+    def changed_in_run_head(self, *, draws: bool) -> list[Finding]:
+        """What the script changes between the `with` and its loop, and each start again. `draws`: random numbers."""
+        head = run_head_of(self._entered)
+        if head is None:
+            return []
+        exempt = frozenset(map(str, self._exempt))
+        changes = [
+            finding for finding in head.changes(dict(self._state())) if finding.name.partition(" ")[0] not in exempt
+        ]
+        return [*changes, *([head.drawing()] if draws and not head.asks_where else [])]
+
     def reading_ahead(self, frame: FrameType, reading: str | None) -> Finding:
         """That the script takes what `reading` gives before the steps that train on it."""
         own = script_frame_of(frame)
@@ -148,11 +173,13 @@ class LoopChecks:
 
         `reads`, `numbered`: as for `LoopJudge.own_loops`.
         """
-        judge = self._judge(script_frames(frame, self._entered))
-        names = frozenset(map(str, self._exempt))
+        frames = script_frames(frame, self._entered)
+        judge, names = self._judge(frames), frozenset(map(str, self._exempt))
         breaks = [] if "break" in names else judge.early_ends()
         loops = [] if "loop" in names else judge.own_loops(reads, numbered)
-        return [*breaks, *loops, *judge.own_numbers(names)]
+        changes = changes_behind_step(frames, judge, self._pulls, self._run)
+        behind = [finding for finding in changes if finding.name.partition(" ")[0] not in names]
+        return [*breaks, *loops, *behind, *judge.own_numbers(names)]
 
     def watch_values(
         self, step: int, epoch: int, frame: FrameType | None, roots: Sequence[Root], *, head_draws: bool

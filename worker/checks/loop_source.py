@@ -102,7 +102,7 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
         if function is None:
             continue
         after = entered.line if entered is not None and current.f_code is entered.code else 0
-        loops = tuple(loop for loop in _loops_around(function, current.f_lineno) if loop.lineno > after)
+        loops = tuple(loop for loop in loops_around(function, current.f_lineno) if loop.lineno > after)
         if loops or number == 0:
             frames.append(ScriptFrame(current, function, loops))
     return frames
@@ -147,7 +147,8 @@ def _parse(filename: str) -> ast.Module | None:
         return None
 
 
-def _loops_around(function: Function, line: int) -> Iterator[Loop]:
+def loops_around(function: Function, line: int) -> Iterator[Loop]:
+    """The loops around a line of a function, outermost first."""
     for statement in statements(function.body):
         if isinstance(statement, Loop) and statement.body[0].lineno <= line <= (statement.end_lineno or line):
             yield statement
@@ -175,8 +176,8 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
     return {node.id for node in ast.walk(frame.loops[0]) if isinstance(node, ast.Name)}
 
 
-def assigned_values(function: Function, name: str) -> list[ast.expr]:
-    """All expressions that a function assigns to a name."""
+def assigned_values(function: Function | Loop, name: str) -> list[ast.expr]:
+    """All expressions that a function, or a loop, assigns to a name."""
     values = []
     for statement in statements(function.body):
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]

@@ -33,7 +33,7 @@ class LoopJudge:
 
     def explain_loop_that_begins_again(self) -> str | None:
         """Why a loop around `batches` would not go on where the job stopped, and what to write; None if it would."""
-        for frame, loop in self._loops():
+        for frame, loop in self.loops():
             if not self._follows_run(loop, frame):
                 return (
                     f"cannot resume this loop: {quoted(loop, frame)} begins again at its start after a restart; "
@@ -53,8 +53,8 @@ class LoopJudge:
             "cannot count a second step in this epoch: only its last step may have no batch of its own, because a "
             "restart from its checkpoint begins with the next epoch"
         )
-        for frame, loop in self._loops():
-            if self._pulled(loop, frame, self._pulls.of_epochs):
+        for frame, loop in self.loops():
+            if self.pulled(loop, frame, self._pulls.of_epochs):
                 break
             if isinstance(loop, ast.For):
                 line = self._line(loop, frame, "range")
@@ -68,10 +68,10 @@ class LoopJudge:
         """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch.
         `numbered`: the script gives the step's numbers, so the run does not count those of an epoch."""
         own: list[tuple[ScriptFrame, ast.For]] = []
-        for frame, loop in self._loops():
-            if self._pulled(loop, frame, self._pulls.of_reader):
+        for frame, loop in self.loops():
+            if self.pulled(loop, frame, self._pulls.of_reader):
                 return []
-            if self._pulled(loop, frame, self._pulls.of_epochs):
+            if self.pulled(loop, frame, self._pulls.of_epochs):
                 if not (reads or numbered):  # its steps are counted
                     return []
                 break
@@ -94,7 +94,7 @@ class LoopJudge:
                 f"a restart from its checkpoint makes it again; write "
                 f'"{self._line(loop, frame, "epochs")}", which saves it at the end of the epoch',
             )
-            for frame, loop in self._loops()
+            for frame, loop in self.loops()
             if self._pulls.reads_inside(frame.frame.f_code, loop.body[0].lineno, loop.body[-1].end_lineno or 0)
         ]
         return around or self.own_loops(reads=False)
@@ -111,8 +111,8 @@ class LoopJudge:
                 f"it begins again at its start after a restart in the middle of an epoch; begin with {name}.batch, as "
                 f"in enumerate({name}.batches(data), {name}.batch)",
             )
-            for frame, loop in self._loops()
-            if isinstance(loop, ast.For) and self._pulled(loop, frame, self._pulls.of_reader)
+            for frame, loop in self.loops()
+            if isinstance(loop, ast.For) and self.pulled(loop, frame, self._pulls.of_reader)
             for target in _further_targets(loop.target, frame, self._pulls.first_item)
             if target.id not in exempt and _is_used(target.id, loop)
         ]
@@ -123,7 +123,7 @@ class LoopJudge:
 
         A restart from the checkpoint of that step does not know of it, and trains on.
         """
-        reading = [(frame, loop) for frame, loop in self._loops() if self._pulled(loop, frame, self._pulls.of_reader)]
+        reading = [(frame, loop) for frame, loop in self.loops() if self.pulled(loop, frame, self._pulls.of_reader)]
         places = [
             f"break ({frame.place(end.lineno)})"
             for frame, loop in reading
@@ -156,7 +156,8 @@ class LoopJudge:
         value = None if isinstance(loop, ast.While) else self._value(loop.iter, frame)
         return loop_to_write(loop, frame, self._run, method, value)
 
-    def _loops(self) -> Iterator[tuple[ScriptFrame, Loop]]:
+    def loops(self) -> Iterator[tuple[ScriptFrame, Loop]]:
+        """The script's own loops around the line, innermost first."""
         for frame in self._frames:
             if not frame.is_library:
                 yield from ((frame, loop) for loop in reversed(frame.loops))
@@ -165,13 +166,14 @@ class LoopJudge:
         """Where the script makes its step."""
         return f" ({self._frames[0].place(None)})" if self._frames else ""
 
-    def _pulled(self, loop: Loop, frame: ScriptFrame, of: Any) -> bool:
+    def pulled(self, loop: Loop, frame: ScriptFrame, of: Any) -> bool:
+        """Whether a loop pulls from the run. `of`: `Pulls.of_reader` or `of_epochs`."""
         places = [loop] if isinstance(loop, ast.While) else [loop, loop.iter]
         return any(of(frame.frame.f_code, place.lineno, place.col_offset) for place in places)
 
     def _follows_run(self, loop: Loop, frame: ScriptFrame) -> bool:
         """Whether a loop depends on how far the run is."""
-        if self._pulled(loop, frame, self._pulls.of_reader) or self._pulled(loop, frame, self._pulls.of_epochs):
+        if self.pulled(loop, frame, self._pulls.of_reader) or self.pulled(loop, frame, self._pulls.of_epochs):
             return True
         if isinstance(loop, ast.While):
             return (

@@ -1,4 +1,7 @@
-"""The attributes of a `keras.utils.PyDataset`, which its `on_epoch_begin` and `on_epoch_end` may change."""
+"""The attributes of a `keras.utils.PyDataset`, which its `on_epoch_begin` and `on_epoch_end`, or callbacks, may change.
+
+Of one without such methods only numbers and texts are looked at: others, which nothing changes, may be large.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +11,7 @@ import tensorflow as tf
 import xxhash
 
 from worker.state.object_values import NotSaveable, ObjectRestorer, SavedObject
+from worker.state.plain_values import PLAIN
 
 _SET_BY_KERAS = ("_workers", "_use_multiprocessing", "_max_queue_size")
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
@@ -23,20 +27,18 @@ class KeptAttributes:
         self._changes = any(
             getattr(type(dataset), name) is not getattr(tf.keras.utils.PyDataset, name) for name in _HOOKS
         )
-        self._fresh = self.digests() if self._changes else {}
+        self._fresh = self._digests_of(self._kept_attributes())
         self.kept: tuple[Mapping[str, Any], Arrays] = {}, {}
 
     def digests(self) -> dict[str, bytes | None]:
         """A hash of each attribute; None if it can't be saved."""
-        return {name: _digest(value) for name, value in self._attributes().items()}
+        return self._digests_of(self._attributes())
 
     def keep(self) -> None:
         """Keeps them as they are now, between two epochs."""
-        if not self._changes:
-            return
         saved: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
-        for name, value in self._attributes().items():
+        for name, value in self._kept_attributes().items():
             digest = _digest(value)
             if digest is None or self._fresh.get(name) == digest:
                 continue
@@ -51,6 +53,15 @@ class KeptAttributes:
         for name, value in saved.items():
             own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
             vars(self._dataset)[name] = ObjectRestorer(own).restore_value(value, vars(self._dataset).get(name))
+
+    def _kept_attributes(self) -> dict[str, Any]:
+        attributes = self._attributes()
+        if self._changes:
+            return attributes
+        return {name: value for name, value in attributes.items() if isinstance(value, PLAIN)}
+
+    def _digests_of(self, attributes: Mapping[str, Any]) -> dict[str, bytes | None]:
+        return {name: _digest(value) for name, value in attributes.items()}
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self._dataset).items() if name not in _SET_BY_KERAS}

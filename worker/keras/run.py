@@ -1,7 +1,7 @@
 """The run behind `worker.keras.fit`: Keras takes the batches and reports its steps through callbacks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -10,6 +10,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding
+from worker.checks.watch.kept_values import Kept
 from worker.data.collectives import Gang
 from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import FitData
@@ -22,6 +23,12 @@ from worker.state.state_file import Position
 _REMEDY = (
     "make the object an attribute of the model or of a callback, give a generator to fit(generators=), or what never "
     "changes to fit(leave_out=); random state inside Dataset.map can't be saved: use stateless operations there"
+)
+
+_REMEDY_OF_VALUES = (
+    "no checkpoint has it: keep it in an attribute of a callback's object, as in self.best, and let the callback set "
+    "it again in on_epoch_begin, or in a variable of the model, or give its name to fit(leave_out=) if it may begin "
+    "anew"
 )
 
 VALIDATION_REPORT_S = 1.0  # between two reports that a validation is alive; hang limits are minutes
@@ -128,8 +135,22 @@ class FitRun(Run):
         """Compares what Keras reaches; the frames are Keras' own."""
         super()._report_changed_values(None)
 
+    def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
+        return list(map(_in_fit, super()._find_lost_values(frame)))
+
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        super()._report_findings(list(map(_in_fit, findings)))
+
     def _watched_roots(self) -> list[reachability.Root]:
-        return [(name, value) for name, value in self._roots if name in ("model", "loss")]
+        kinds = {type(callback) for callback in self._fit_state.callbacks}
+        roots = [(name, value) for name, value in self._roots if name in ("model", "loss", "optimizer")]
+        return [*roots, *((kind.__name__, kind) for kind in kinds if reachability.is_script_class(kind))]
+
+    def _keep(self, kept: Kept) -> None:
+        """What the functions of callbacks use is saved; of their classes' attributes, which are not, it is compared."""
+        super()._keep(kept)
+        for callback in self._fit_state.callbacks:
+            kept.identities |= {id(function) for function in reachability.script_methods_of(callback)}
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""
@@ -144,6 +165,11 @@ class FitRun(Run):
         if self._strict:
             self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {text}", self.step)
         self._attempt.reporter.show_message(text)
+
+
+def _in_fit(finding: Finding) -> Finding:
+    """A finding with a remedy that a script can follow which has no loop of its own."""
+    return replace(finding, remedy=_REMEDY_OF_VALUES) if "run.state" in finding.remedy else finding
 
 
 def _is_number(value: Any) -> bool:

@@ -63,6 +63,11 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
         self._place = ALONE
 
     @property
+    def callbacks(self) -> tuple[Any, ...]:
+        """Those whose state is saved."""
+        return tuple(self._callbacks)
+
+    @property
     def is_restored(self) -> bool:
         """Whether a checkpoint was restored."""
         return bool(self._restored)

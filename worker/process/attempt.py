@@ -36,6 +36,8 @@ class Attempt:
     number: int = 1
     has_begun_run: bool = False
     """Whether a run began from the daemon's checkpoint; a later run of the script selects its own."""
+    has_ended_run: bool = False
+    """Whether a run of the script has come to its end."""
     failure_sent: bool = False
     state_home: Path | None = None
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""

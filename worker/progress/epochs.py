@@ -9,6 +9,9 @@ have ended, or with the run.
 A restart in the middle of an epoch runs the head of the body again too, what stands before the loop over the batches.
 What the head changes of the saved state is put back before the first batch (`_copy_saved_state`).
 
+Code behind `step_done` in the body of a loop over `batches`, `range` or `order` belongs to its step: where there is
+some, the step is saved when the loop takes the next batch, and not before. A death in that code repeats the step.
+
 Each step belongs to something that the run has handed out: a batch of `batches`, a number of `range`, an index of
 `order`. A body may make one step without, be it an episode or a whole pass over the data. Its checkpoint is that of the
 body's end: what `step_done` would save, it saves when the body ends. A second such step is refused, as no position
@@ -59,10 +62,14 @@ class EpochLoop:
         self._readings = 0  # how many times such a loop was begun
         self._consumed: Position | None = None  # behind what it has handed out, whose step is not done
         self._body_step = False  # this body has made a step without a batch, which is saved at its end
+        self._boundary_waits = False  # for the end of the pass of the loop that made the newest step
         self._asked_batch = False  # the script asked for the batch's number since the last loop over batches
         self._pulls = Pulls()
         self._tail_checked = False  # the first step behind the data of the training was looked at
         self._has_read = False  # the data of this epoch ended in this process
+
+    def _end_run_head(self) -> None:
+        """The script's loop begins, which ends what it does between the `with` and the loop."""
 
     def _require_with(self, what: str) -> None:
         """Raises RuntimeError unless the script is inside of `with`."""
@@ -81,6 +88,7 @@ class EpochLoop:
         `for epoch in range(run.epoch, n)`.
         """
         self._require_with("run.epoch")
+        self._end_run_head()
         self._reads_epoch = True
         self._pulls.record_epochs()
         if not self._in_epochs:
@@ -106,6 +114,7 @@ class EpochLoop:
         if isinstance(count, bool) or not hasattr(count, "__index__"):
             raise TypeError(f"cannot train for {count!r} epochs; give run.epochs a number, as in run.epochs(10)")
         self._require_with("run.epochs")
+        self._end_run_head()
         return self._epochs(int(count))
 
     def _epochs(self, count: int) -> Iterator[int]:
@@ -187,6 +196,7 @@ class EpochLoop:
                 is_empty = False
                 self._pulls.hand_out(batch)
                 yield batch
+                self._end_pass()
                 if self.reached:
                     return
         finally:
@@ -271,10 +281,17 @@ class EpochLoop:
         if self._body_step:
             self._body_step = False
             self._on_step_boundary()
+        self._end_pass()
+
+    def _end_pass(self) -> None:
+        """The code behind a step is done: the loop takes its next batch, or is left and the epoch is done."""
+        if self._boundary_waits:
+            self._boundary_waits = False
+            self._on_step_boundary()
 
     def _end_loops(self) -> None:
         """Training is complete: a restart from its last checkpoint must not go on."""
-        self._body_step = False  # the last checkpoint holds it
+        self._body_step = self._boundary_waits = False  # the last checkpoint holds it
         if self._broke_off and self._last_epoch is not None:
             self._end_epoch()
             self._position = Position(self._last_epoch + 1)

@@ -172,7 +172,8 @@ class Run(TrackedRun):
 
         `metrics`: numbers, scalar tensors, or per-replica ones (the mean counts). They are read at most ten times a
         second, and for each checkpoint, so the loop may run ahead of the device in between. Those that are not finite
-        are left out of messages and manifests. Call it last in the loop's body: a `break` behind it is named.
+        are left out of messages and manifests. Code behind it in the body of a loop over `batches`, `range` or `order`
+        belongs to the step, which is then saved at the next batch; a `break` behind it is named.
         RuntimeError inside of a tf.function, or of what `strategy.run` runs.
         """
         if not self._is_checked:

@@ -24,6 +24,9 @@ INITIAL_CHECKPOINT = "STEPKEEPER_INITIAL_CHECKPOINT"
 MIRROR = "STEPKEEPER_MIRROR"
 """For scripts that are started by hand: the URL of a run in a store, from which they begin (docs/mirror.md)."""
 
+HASH_SEED = "0"
+"""PYTHONHASHSEED of jobs whose environment has none. Without it each process orders a set of texts in its own way, and
+so, for example, gives words other numbers."""
 PROOF = "STEPKEEPER_PROOF"
 """Set while a proof of exactness runs the script (docs/proof.md): the folder of its plan and of its record."""
 

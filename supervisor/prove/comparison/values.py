@@ -26,7 +26,8 @@ _GRADIENT = ".grad"
 class LostValue:
     """A value that a restart did not bring back. `name`: its path, such as `model.beta`; `step`: of the checkpoint.
 
-    `is_counter`: a number that counts in a loop, which began anew.
+    `is_counter`: a number that counts in a loop, which began anew. `is_consequence`: the step after the restart made
+    it, so that it says only that what it is made from was another.
     """
 
     name: str
@@ -34,6 +35,7 @@ class LostValue:
     undisturbed: str
     killed: str
     is_counter: bool = False
+    is_consequence: bool = False
 
     @property
     def is_gradient(self) -> bool:
@@ -97,9 +99,9 @@ def _lost_at(
     ]
     new = [LostValue(name, step, then[name], after[name]) for name in differing if name not in begin]
     lasting = [value for value in new if before.get(value.name) == then[value.name]]
-    changing = [value for value in new if value not in lasting and not value.is_gradient]
+    changing = [replace(value, is_consequence=True) for value in new if value not in lasting and not value.is_gradient]
     counters = [
-        replace(value, is_counter=True)
+        replace(value, is_counter=True, is_consequence=False)
         for value in changing
         if value.undisturbed.isdecimal() and value.killed.isdecimal()
     ]

@@ -99,6 +99,7 @@ def spawn_request(
         argv=command or config.command,
         directory=config.directory,
         environment={
+            **({"PYTHONHASHSEED": launch.HASH_SEED} if config.job is not None else {}),
             **user_environment(who, inherited),
             marks.VARIABLE: mark,
             marks.CONFIGURATION: config_digest(config),

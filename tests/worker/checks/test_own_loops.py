@@ -129,6 +129,26 @@ def test_break_on_a_number_of_the_script_is_named(tmp_path: Path, capfd: pytest.
     assert "cannot resume exactly: break (test_own_loops.py:" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_change_of_saved_state_behind_the_step_of_a_loop_without_position_is_named(
+    is_behind: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def changed_before(run: FilesRun) -> None:
+        while run.step < 4:
+            run.state["rate"] *= 0.5
+            run.step_done()
+
+    def changed_behind(run: FilesRun) -> None:
+        for _step in range(run.step, 4):
+            run.step_done()
+            run.state["rate"] *= 0.5
+
+    trained(changed_behind if is_behind else changed_before, tmp_path, state={"rate": 1.0})
+
+    said = "run.state['rate'] (test_own_loops.py:" in capfd.readouterr().err
+    assert said == is_behind
+
+
 class Trainer:
     """An object of the script's that holds its run."""
 

@@ -119,10 +119,35 @@ def first_of_each_epoch(trainer: Trainer) -> None:
         trainer.steps(next(trainer.run.range(7, 9)))
 
 
+def code_behind_the_step(trainer: Trainer) -> None:
+    for number in trainer.run.range(6):
+        trainer.does(number)
+        trainer.run.step_done()
+        trainer.passes()
+        if number % 2:
+            trainer.does(["behind", random.random()])
+            trainer.run.state["behind"] = number
+        trainer.passes()
+
+
+def code_behind_the_step_and_a_break(trainer: Trainer) -> None:
+    for epoch in trainer.run.epochs(3):
+        for number in trainer.run.order(np.random.permutation(5)):
+            trainer.does([int(number), trainer.run.state.setdefault("number", 0)])
+            trainer.run.step_done()
+            trainer.passes()
+            trainer.run.state["number"] = int(number)
+            trainer.passes()
+            if number == epoch:
+                break
+        trainer.does(["tail", random.random()])
+        trainer.passes()
+
+
 EXACT: list[Script] = [
     ranges_in_epochs, permutations_in_epochs, slices_of_a_list, whole_epochs, batches_and_one_step_behind, accumulated,
     one_range, one_order, while_epochs, range_of_epochs, numbered_batches, stopped_early, episodes_until_solved,
-    first_of_each_epoch,
+    first_of_each_epoch, code_behind_the_step,
 ]  # fmt: skip
 
 
@@ -150,6 +175,32 @@ def test_death_at_any_moment_changes_nothing(
     again = train_with_deaths(script, tmp_path / "undisturbed", [], interval=intervals[-1])
     assert (often, again) == (tuple(expected), tuple(expected)), "a complete training does not go on"
     assert "cannot resume exactly" not in capfd.readouterr().err
+
+
+def test_code_behind_a_step_and_a_break_belong_to_it(tmp_path: Path) -> None:
+    *expected, moments = train(code_behind_the_step_and_a_break, tmp_path / "undisturbed")
+
+    for moment in range(1, moments + 1, 5 if QUICK else 1):
+        killed = train_with_deaths(code_behind_the_step_and_a_break, tmp_path / str(moment), [moment])
+        assert killed == tuple(expected), f"died at moment {moment}"
+
+
+@pytest.mark.parametrize("is_skipping", [True, False])
+def test_skipped_batch_is_not_read_ahead(is_skipping: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def script(trainer: Trainer) -> None:
+        waiting: list[Any] = []
+        for rows in trainer.run.order(np.arange(12), batch_size=2):
+            if is_skipping:
+                waiting.clear()
+            waiting.append(rows)
+            if len(waiting) < 2 and (rows[0] == 0 or not is_skipping):
+                continue
+            trainer.does(waiting.pop(0).tolist())
+            trainer.run.step_done()
+
+    train(script, tmp_path, leave_out=["done", "waiting"])
+
+    assert ("which is read ahead of the steps" in capfd.readouterr().err) != is_skipping
 
 
 def test_range_ends_with_all_steps_of_the_run(tmp_path: Path) -> None:

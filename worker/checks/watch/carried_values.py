@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
+_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting")
+"""Kinds with a remedy of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
@@ -21,9 +24,7 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
     groups: dict[tuple[bool, str], list[CarriedValue]] = {}
     for value in named:
-        kind = (
-            value.kind if value.kind in ("iterator", "drawn", "data") else "attribute" if "." in value.path else "value"
-        )
+        kind = value.kind if value.kind in _KINDS else "attribute" if "." in value.path else "value"
         groups.setdefault((value.is_library, kind), []).append(value)
     return [Finding(value.text, _remedy(group)) for group in groups.values() for value in group]
 
@@ -53,6 +54,24 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"an epoch replaces {it} for those that follow, and a restart in these would begin with the first: choose "
             f"{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
             f"name to leave_out= if that does not matter"
+        )
+    if first.kind == "object":
+        return (
+            f"a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
+            f"from the epoch's or the step's number, or from what is in run.state, as in "
+            f'{name} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
+        )
+    if first.kind == "setting":
+        return (
+            f"no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
+            f"head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name "
+            f"to leave_out= if that is no matter"
+        )
+    if first.kind == "cache":
+        return (
+            f"a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
+            f"that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
+            f"in run.state, or give the name to leave_out= if they may differ"
         )
     kept = f'keep {one} in run.state["{name}"]'
     if "." in first.path:

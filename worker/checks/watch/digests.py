@@ -5,11 +5,14 @@ entries a part: a look at a script's values is between two steps, and some scrip
 """
 
 import datetime
+import decimal
 import enum
+import fractions
 import gc
 import itertools
 import sys
 import types
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
@@ -27,7 +30,7 @@ _AT_AN_END = ENTRIES // 5
 WHOLE_TEXT = 1 << 16  # of a text; a list may have ENTRIES of them
 PLAIN = (
     bool, int, float, complex, str, bytes, type(None), np.generic, PurePath, enum.Enum, datetime.datetime,
-    datetime.date, datetime.timedelta, range, slice,
+    datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID, range, slice,
 )  # fmt: skip
 CONTAINERS = (list, tuple, dict, set, frozenset, deque, bytearray, types.MappingProxyType)
 
@@ -40,6 +43,11 @@ def is_array(value: Any) -> bool:
     if class_module(kind).startswith(("tensorflow", "keras", "tf_keras")):
         return False
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is plain, a container or an array, and no object that gives and takes its own state."""
+    return isinstance(value, (*PLAIN, *CONTAINERS)) or is_array(value)
 
 
 def has_value(array: Any) -> bool:

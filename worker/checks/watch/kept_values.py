@@ -22,6 +22,7 @@ from worker.checks.watch.script_objects import (
     package_of,
     package_of_name,
 )
+from worker.checks.watch.standard_objects import NAMESPACES, content_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,9 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
         for _, entry in digests.entries_of(value):
             if not isinstance(entry, digests.PLAIN):
                 _keep(kept, name, entry, names, seen)
-    elif package_of(type(value)) not in SKIPPED | sys.stdlib_module_names or isinstance(value, types.SimpleNamespace):
+    elif content_of(value) is not None:
+        kept.identities.add(id(value))
+    elif package_of(type(value)) not in SKIPPED | sys.stdlib_module_names or isinstance(value, NAMESPACES):
         _keep_attributes(kept, value, names, names, seen)
 
 

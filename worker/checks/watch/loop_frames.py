@@ -4,10 +4,12 @@ Imports no framework.
 """
 
 import ast
+import contextlib
+import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from worker.checks import loop_source
 from worker.checks.loop_lines import calls, name_of_call
@@ -15,6 +17,7 @@ from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.bytecode import flow_of
 from worker.checks.watch.instructions import stored_names
+from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class LoopFrame(RunFrame):
     read: frozenset[str]
     made_in_loops: frozenset[str]
     attribute_targets: frozenset[str]
+    attributes_set_in_heads: frozenset[str]
+    """Those that each pass of a loop around the step assigns, in the body of the loop itself, before the step."""
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
@@ -42,7 +47,47 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
         by_calls = frozenset().union(*(global_names(function.__code__) for function in functions))
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
-    return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
+    targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
+    return LoopFrame(frame, carried, read, flow.made_in_loops(index), targets, heads)
+
+
+def _attributes_set_in_heads(frame: types.FrameType) -> frozenset[str]:
+    function = loop_source.function_of(frame.f_code)
+    names: set[str] = set()
+    for loop in loop_source.loops_around(function, frame.f_lineno) if function is not None else ():
+        targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)} if _is_for(loop) else set()
+        for statement in _run_in_each_pass(loop.body, frame.f_lineno, targets):
+            if isinstance(statement, ast.Assign):
+                read = {part.attr for part in ast.walk(statement.value) if isinstance(part, ast.Attribute)}
+                names |= {target.attr for target in statement.targets if isinstance(target, ast.Attribute)} - read
+            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                names |= _SET_BY.get(name_of_call(statement.value), frozenset())
+    return frozenset(names)
+
+
+_SET_BY = {"requires_grad_": {"requires_grad"}, "train": {"training"}, "eval": {"training"}}
+"""The settings that methods of PyTorch set."""
+
+
+def _is_for(loop: loop_source.Loop) -> TypeGuard[ast.For | ast.AsyncFor]:
+    return not isinstance(loop, ast.While)
+
+
+def _run_in_each_pass(body: Iterable[ast.stmt], line: int, targets: set[str]) -> Iterator[ast.stmt]:
+    """The statements of a loop's body that end before a line and run in each pass, or from a certain pass on:
+    `if epoch >= 3:`. `targets`: of the loop."""
+    for statement in body:
+        if (statement.end_lineno or 0) >= line:
+            return
+        match statement:
+            case ast.For() | ast.With():
+                yield from _run_in_each_pass(statement.body, line, targets)
+            case ast.If(test=ast.Compare(ops=operators) as test) if all(
+                isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for operator in operators
+            ) and any(isinstance(part, ast.Name) and part.id in targets for part in ast.walk(test)):
+                yield from _run_in_each_pass([*statement.body, *statement.orelse], line, targets)
+            case _:
+                yield statement
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:
@@ -112,6 +157,47 @@ def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
         elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
             names |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
     return frozenset(names)
+
+
+def is_replaced(name: str, value: Any, frame: LoopFrame) -> bool:
+    """Whether the loops around a step assign another object to a name that is not plain, such as a function, a loss or
+    an optimizer: `loss_fn = mae`, `optimizer = SGD(0.01)`. What another call returns may be the same object again."""
+    function = loop_source.function_of(frame.frame.f_code)
+    if function is None or hasattr(type(value), "__next__") or package_of(type(value)) in _TOOLS:
+        return False
+    line = frame.frame.f_lineno
+    return any(
+        _is_other_object(assigned, name, frame)
+        for loop in loop_source.statements(function.body)
+        if isinstance(loop, loop_source.Loop) and loop.lineno <= line <= (loop.end_lineno or loop.lineno)
+        for assigned in loop_source.assigned_values(loop, name)
+    )
+
+
+_TOOLS = SKIPPED | sys.stdlib_module_names - {"builtins", "__main__"}
+
+
+def _is_other_object(node: ast.expr, name: str, frame: LoopFrame) -> bool:
+    match node:
+        case ast.IfExp():
+            return _is_other_object(node.body, name, frame) or _is_other_object(node.orelse, name, frame)
+        case ast.Name():
+            return node.id != name
+        case ast.Call():
+            made = _named_in_modules(node.func, frame)
+            return isinstance(made, type) and package_of(made) in FRAMEWORKS
+    return isinstance(node, ast.Lambda)
+
+
+def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:
+    """What a name, or an attribute of modules (`tf.keras.optimizers.SGD`), stands for; None if it is unknown."""
+    if isinstance(node, ast.Name):
+        with contextlib.suppress(LookupError):
+            return frame.value_of(node.id)
+    if isinstance(node, ast.Attribute):
+        module = _named_in_modules(node.value, frame)
+        return getattr(module, node.attr, None) if isinstance(module, types.ModuleType) else None
+    return None
 
 
 def _is_state(node: ast.AST) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 from worker.checks.reachability import MAX_OBJECTS
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
-from worker.checks.watch.referents import Part, parts_of
+from worker.checks.watch.referents import Part, Setting, parts_of
 from worker.checks.watch.script_objects import SKIPPED, package_of
+from worker.checks.watch.standard_objects import cached_draws, is_cache
 
 
 class Search:
@@ -52,7 +53,8 @@ class Search:
         if (owner, binding) in self._kept.attributes:
             return
         if isinstance(value, digests.PLAIN):
-            plain = Reached(path, "value", digests.digest_plain(value), 0, owner, binding, value)
+            kind = "setting" if isinstance(binding, Setting) else "value"
+            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return
         identity = id(value)
@@ -68,6 +70,8 @@ class Search:
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
+            if is_cache(value) and (count := cached_draws(value)) is not None:
+                self._add(path, "cache", count, identity, owner, binding)
             self._waiting.extend(parts_of(path, value, self.codes))
 
     def _add(

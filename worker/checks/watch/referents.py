@@ -25,11 +25,19 @@ from worker.checks.watch.script_objects import (
     names_in_framework,
     package_of,
     package_of_name,
+    settings_of,
 )
+from worker.checks.watch.standard_objects import NAMESPACES, content_of, environment_of, is_cache
 from worker.state.random_generators import GENERATORS
 
 Part = tuple[str, Any, int | None, str | None]
 """What something refers to: its path, itself, the id of the object that has it as an attribute, and its binding."""
+
+
+class Setting(str):
+    """The name of an attribute that a framework's object reads, and only scripts change: `rate`, `trainable`."""
+
+    __slots__ = ()
 
 
 def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part]:
@@ -44,6 +52,8 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         yield path, dict(value.keywords), None, None
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(path, value, codes)
+    elif is_cache(value):
+        yield path, value.__wrapped__, None, None
     elif hasattr(type(value), "python_function"):  # of a tf.function
         yield path, value.python_function, None, None
     elif isinstance(value, types.ModuleType):
@@ -66,7 +76,11 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     codes.add(function.__code__)
     yield from ((name, value, None, name) for name, value in closure_of(function))
     yield from ((path, default, None, None) for default in function.__defaults__ or ())
+    yield from ((path, default, None, None) for default in (function.__kwdefaults__ or {}).values())
     yield from ((name, value, None, name) for name, value in globals_of(function))
+    yield from (
+        (f"os.environ[{name!r}]", text, None, None) for name, text in environment_of([function.__code__]).items()
+    )
     if vars(function):
         yield from _attributes_of(path, function, vars(function))
 
@@ -81,6 +95,8 @@ def _methods_of(path: str, kind: type) -> Iterator[Part]:
 
 def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
     kind = type(value)
+    if (content := content_of(value)) is not None:
+        yield path, content, None, None
     packages = {package_of(base) for base in kind.__mro__}
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
@@ -91,7 +107,7 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         yield kind.__name__, kind, None, None
     if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
         yield from _parts_in_framework(path, value, framework)
-    elif package_of(kind) not in sys.stdlib_module_names or kind is types.SimpleNamespace:
+    elif package_of(kind) not in sys.stdlib_module_names or kind in NAMESPACES:
         yield from _attributes_of(path, value, held_attributes(value))
 
 
@@ -107,16 +123,29 @@ def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iter
         yield f"{path}.{name}", value, id(owner), name
 
 
+_REQUIRES_GRAD = Setting("requires_grad")
+
+
 def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]:
     """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
-    known = names_in_framework(cast("Any", type(value)))
-    own = {name: attribute for name, attribute in held_attributes(value).items() if name not in known}
+    known, settings = names_in_framework(cast("Any", type(value))), settings_of(cast("Any", type(value)))
+    attributes = held_attributes(value)
+    own = {name: attribute for name, attribute in attributes.items() if name not in known}
     yield from _attributes_of(path, value, own)
+    for name, setting in attributes.items():
+        public = name.removeprefix("_")
+        if name in known and public in settings and isinstance(setting, bool | int | float | str):
+            yield f"{path}.{public}", setting, id(value), Setting(public)
     if framework == "torch":
         held = held_attributes(value)
         modules = held.get("_modules")
         if isinstance(modules, dict):
             yield from ((f"{path}.{name}", module, None, None) for name, module in list(modules.items()))
+        parameters = held.get("_parameters")
+        if isinstance(parameters, dict):
+            for name, parameter in list(parameters.items()):
+                if parameter is not None:
+                    yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), _REQUIRES_GRAD
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):
                 if buffers.get(name) is not None:

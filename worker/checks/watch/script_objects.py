@@ -54,6 +54,21 @@ def names_in_framework(kind: type) -> frozenset[str]:
     return frozenset(names)
 
 
+@functools.lru_cache(maxsize=4096)
+def settings_of(kind: type) -> frozenset[str]:
+    """Names of the settings with which a framework's class is made, such as a layer's `rate` or an optimizer's
+    `momentum`: a script may change them while it trains. Not of what gives its settings as its state."""
+    if "torch" in {package_of(owner) for owner in kind.__mro__} and not hasattr(kind, "register_buffer"):
+        return frozenset()
+    names: set[str] = {"training"}
+    for owner in kind.__mro__:
+        made = vars(owner).get("__init__")
+        if package_of(owner) in FRAMEWORKS and isinstance(made, types.FunctionType):
+            code = made.__code__
+            names |= set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+    return frozenset(names - {"name", "iterations", "min_delta"})  # Keras' callbacks negate that one
+
+
 def function_of(member: Any) -> types.FunctionType | None:
     """The function behind a member of a class: a method, a property, or what decorators have wrapped."""
     function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member

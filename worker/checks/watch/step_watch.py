@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
 from worker.checks.reachability import is_data
@@ -39,10 +37,13 @@ from worker.checks.watch.loop_frames import (
     LoopFrame,
     is_held_outside,
     is_made_from_run,
+    is_replaced,
     loop_frames,
     names_put_into_state,
 )
 from worker.checks.watch.reached_values import Search, is_parameter
+from worker.checks.watch.script_objects import FRAMEWORKS, package_of
+from worker.checks.watch.standard_objects import environment_of
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
 EPOCHS = 3  # after which ends of epochs values are compared again
@@ -171,6 +172,10 @@ class StepWatch:
                     kind, is_kept = "data", any(value is item for item in self._exempt)
                 elif _is_carried_plainly(value):
                     kind, is_kept = "value", self._clocks.showed(value) or self._keeps(kept, name, value)
+                elif is_replaced(name, value, frame):
+                    is_own = package_of(type(value)) not in FRAMEWORKS  # what files hold is assigned at their restore
+                    is_kept = any(value is item for item in self._exempt) or (is_own and self._keeps(kept, name, value))
+                    kind = "object"
                 else:
                     continue
                 if not is_kept and not is_made_from_run(name, frame):
@@ -207,6 +212,8 @@ class StepWatch:
 
     def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
         roots = list(self._roots)
+        variables = environment_of(frame.frame.f_code for frame in frames)
+        roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
             into_state = names_put_into_state(frame)
             for name in sorted(frame.read - self._named - into_state):
@@ -231,7 +238,10 @@ class StepWatch:
             if kept.has(now) or self._is_exempt(path) or self._clocks.showed(now.value):
                 continue
             if frame is None and now.binding is not None:
-                is_target = any(now.binding in loop_frame.attribute_targets for loop_frame in frames)
+                is_target = any(
+                    now.binding in loop_frame.attribute_targets | loop_frame.attributes_set_in_heads
+                    for loop_frame in frames
+                )
                 if is_target or (self._order is not None and self._order.made_anew(now.binding)):
                     continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
@@ -271,7 +281,6 @@ class StepWatch:
         return None
 
 
-_CARRIED = (int, float, complex, str, bytes, type(None), np.generic, *digests.CONTAINERS)
 _NOTHING = object()
 
 
@@ -304,7 +313,7 @@ def _is_long(value: Any) -> bool:
 
 def _is_carried_plainly(value: Any) -> bool:
     """Whether a value is plain, a container or an array, so that run.state can hold it."""
-    return isinstance(value, _CARRIED) or (digests.is_array(value) and not is_parameter(value))
+    return digests.is_plain(value) and not (digests.is_array(value) and is_parameter(value))
 
 
 def _unwatched_code() -> tuple[str, ...]:

@@ -1,0 +1,93 @@
+"""What objects of Python's standard library hold that training can change: settings, queues, buffers, shared memory.
+
+Most of that library's objects are tools (locks, loggers, threads) whose insides change all the time and influence no
+training, so they are not searched. Those that hold values for a script are listed here. Imports no framework.
+"""
+
+import argparse
+import array
+import collections
+import contextvars
+import ctypes
+import functools
+import io
+import os
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from worker.checks.reachability import closure_of, globals_of
+from worker.checks.watch.script_objects import names_in_code
+from worker.state.random_generators import GENERATORS
+
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local)
+"""Classes of which scripts use the attributes as names of their own."""
+_CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    ((collections.UserDict, collections.UserList, collections.UserString), lambda value: value.data),
+    ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), lambda value: list(value.values())),
+    (array.array, lambda value: value.tobytes()),
+    ((io.BytesIO, io.StringIO), lambda value: None if value.closed else value.getvalue()),
+    (contextvars.ContextVar, lambda value: value.get(None)),
+    ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), bytes),
+)
+"""Kinds, and how to read what one holds without changing it."""
+_DRAWING = frozenset(
+    {
+        "random",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "uniform",
+        "shuffle",
+        "sample",
+        "choice",
+        "permutation",
+    }
+)
+"""Names of what draws random numbers, in every library."""
+
+
+def content_of(value: Any) -> Any:
+    """What an object of the standard library holds, as values or containers; None if it holds nothing for a script."""
+    for kind, read in _CONTENT:
+        if isinstance(value, kind):
+            return read(value)
+    queue = sys.modules.get("queue")
+    if queue is not None and isinstance(value, queue.Queue):
+        return value.queue
+    shared = sys.modules.get("multiprocessing.sharedctypes")
+    if shared is not None and isinstance(value, shared.SynchronizedBase):
+        return bytes(value.get_obj())
+    return None
+
+
+def is_cache(value: Any) -> bool:
+    """Whether it is a function with `functools.lru_cache`."""
+    return isinstance(value, functools._lru_cache_wrapper)
+
+
+def cached_draws(cached: Any) -> int | None:
+    """How many results a cache holds that a restart would not give again, as the function draws random numbers for
+    them; None if it draws none."""
+    function = cached.__wrapped__
+    if not isinstance(function, types.FunctionType):
+        return None
+    draws = not _DRAWING.isdisjoint(names_in_code(function.__code__)) or any(
+        isinstance(part, GENERATORS) for _, part in (*closure_of(function), *globals_of(function))
+    )
+    return cached.cache_info().currsize if draws else None
+
+
+def environment_of(codes: Iterable[types.CodeType]) -> dict[str, str]:
+    """The environment variables that code names, if it uses `os.environ`."""
+    names: set[str] = set()
+    for code in codes:
+        names_there = names_in_code(code)
+        if not names_there.isdisjoint(("environ", "getenv", "putenv")):
+            names |= names_there
+    return {name: value for name, value in os.environ.items() if name in names}
