@@ -47,8 +47,7 @@ class SilentMount:
 
     def __exit__(self, *_: object) -> None:
         for unique in self._unanswered:
-            with contextlib.suppress(OSError):
-                os.write(self._device, struct.pack("=IiQ", 16, -errno.EIO, unique))
+            self._reply(unique, errno.EIO)
         subprocess.run(["umount", "-l", str(self.at)], check=False)
         os.close(self._device)  # ends the reads that wait
 
@@ -67,11 +66,16 @@ class SilentMount:
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)
-                os.write(self._device, struct.pack("=IiQ", 16, -errno.EINTR, interrupted))
+                self._reply(interrupted, errno.EINTR)
                 continue
             answer = _answer(opcode, node, request[_HEADER.size :])
             number, body = (0, answer) if isinstance(answer, bytes) else (-answer, b"")
-            os.write(self._device, struct.pack("=IiQ", 16 + len(body), number, unique) + body)
+            self._reply(unique, -number, body)
+
+    def _reply(self, unique: int, number: int, body: bytes = b"") -> None:
+        """`number`: of an error, 0: there is none. Who asked may be gone, and so may the mount."""
+        with contextlib.suppress(OSError):
+            os.write(self._device, struct.pack("=IiQ", 16 + len(body), -number, unique) + body)
 
 
 def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
