@@ -49,8 +49,7 @@ class SilentMount:
 
     def __exit__(self, *_: object) -> None:
         for unique in self._unanswered:
-            with contextlib.suppress(OSError):
-                os.write(self._device, struct.pack("=IiQ", 16, -errno.EIO, unique))
+            self._reply(unique, errno.EIO)
         self.abort()
         subprocess.run(["umount", "-l", str(self.at)], check=False)
         os.close(self._device)
@@ -76,11 +75,18 @@ class SilentMount:
                 continue  # no answer
             if opcode == INTERRUPT:  # the reader was killed
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)
-                os.write(self._device, struct.pack("=IiQ", 16, -errno.EINTR, interrupted))
+                self._reply(interrupted, errno.EINTR)
                 continue
             answer = _answer(opcode, node, request[_HEADER.size :])
-            number, body = (0, answer) if isinstance(answer, bytes) else (-answer, b"")
-            os.write(self._device, struct.pack("=IiQ", 16 + len(body), number, unique) + body)
+            if isinstance(answer, bytes):
+                self._reply(unique, 0, answer)
+            else:
+                self._reply(unique, answer)
+
+    def _reply(self, unique: int, number: int, body: bytes = b"") -> None:
+        """`number`: of an error, 0: there is none. Who asked may be gone, and so may the mount."""
+        with contextlib.suppress(OSError):
+            os.write(self._device, struct.pack("=IiQ", 16 + len(body), -number, unique) + body)
 
 
 def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
@@ -90,9 +96,9 @@ def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
     if opcode == LOOKUP:
         if body.rstrip(b"\0") != b"file":
             return errno.ENOENT
-        return struct.pack("=QQQQII", 2, 0, 0, 0, 0, 0) + _attributes(2)
+        return struct.pack("=QQQQII", 2, 0, 1, 1, 0, 0) + _attributes(2)
     if opcode == GETATTR:
-        return struct.pack("=QII", 0, 0, 0) + _attributes(node)
+        return struct.pack("=QII", 1, 0, 0) + _attributes(node)
     if opcode == OPEN:
         return struct.pack("=QII", 1, 0, 0)
     return errno.ENOSYS
