@@ -420,6 +420,14 @@ class Histories(RuleBasedStateMachine):
             self.machine.at(self.home).damaged.add(name)
             self.note(name, OlderBecause.DAMAGED)
 
+    @precondition(lambda self: self.job.state is State.RUNNING and self.newest_here is not None)
+    @precondition(lambda self: self.restored == self.reported == self.newest_here)
+    @rule()
+    def what_it_began_from_is_lost_and_the_worker_too(self) -> None:
+        """Whatever else is in quarantine, it says nothing of this one."""
+        self.newest_is_damaged_or_deleted(is_deleted=True)
+        self.worker_is_killed()
+
     @rule(knows_all=st.booleans(), changes_directory=st.booleans())
     def daemon_is_replaced(self, knows_all: bool, changes_directory: bool) -> None:
         """By one that has all of the ledger, or only the account; after an update, `checkpoint_dir` may be another."""
@@ -474,6 +482,7 @@ class Histories(RuleBasedStateMachine):
             if effect.attempt == self.job.facts.attempt and self.job.state is State.STARTING:
                 self.select(effect)
             elif effect.begin_at is not None and not (is_withdrawn or self.machine.is_away(self.home, effect.newest)):
+                assert effect.begin_at == self.asked, "an order is carried out that was withdrawn"
                 self.machine.set_newer_aside(self.home, effect.begin_at, None)
         self.withdrawn = set()
 
