@@ -338,12 +338,13 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
     run, tracked = run_of(two_replicas, None)
     with pytest.raises(ZeroDivisionError), run:
         step = training.step_of(tracked, two_replicas)
-        for images, labels in run.batches(training.data()):
-            if saved := run.step:
-                outcome = daemon.wait_for(Committed | SaveFailed, among=lambda said: said.step == saved)
-                if isinstance(outcome, SaveFailed) or saved == 6:
-                    raise ZeroDivisionError
-            run.step_done(loss=step(images, labels))
+        for _ in run.epochs(2):
+            for images, labels in run.batches(training.data()):
+                if saved := run.step:
+                    outcome = daemon.wait_for(Committed | SaveFailed, among=lambda said: said.step == saved)
+                    if isinstance(outcome, SaveFailed) or saved == 6:
+                        raise ZeroDivisionError
+                run.step_done(loss=step(images, labels))
 
     whole = names(directory)
     assert all(manifest.verify_checkpoint(directory / name) for name in whole)
