@@ -96,9 +96,9 @@ def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
     if opcode == LOOKUP:
         if body.rstrip(b"\0") != b"file":
             return errno.ENOENT
-        return struct.pack("=QQQQII", 2, 0, 1, 1, 0, 0) + _attributes(2)
+        return struct.pack("=QQQQII", 2, 0, 0, 0, 0, 0) + _attributes(2)
     if opcode == GETATTR:
-        return struct.pack("=QII", 1, 0, 0) + _attributes(node)
+        return struct.pack("=QII", 0, 0, 0) + _attributes(node)
     if opcode == OPEN:
         return struct.pack("=QII", 1, 0, 0)
     return errno.ENOSYS
