@@ -92,6 +92,8 @@ class PyDatasetData(FitData):
             return hash_batch(self._dataset[0])
 
     def save(self, position: Position) -> Any:
+        if not self._in_epoch:  # callbacks may have changed some behind the end of the epoch
+            self._kept.keep()
         saved, arrays = self._kept.kept
         known = self._ahead.draws and not self._parallel and position.batch > 0
         states = self._ahead.states_before(position.batch) if known else None
