@@ -9,21 +9,8 @@ _HARMLESS_CALLS = frozenset(
     {
         *("print", "write", "flush", "info", "debug", "warning", "log", "format", "set_postfix", "set_description"),
         *("sleep", "time", "perf_counter", "monotonic", "kill", "getpid", "exit", "_exit"),
-        *(
-            "float",
-            "int",
-            "str",
-            "len",
-            "round",
-            "min",
-            "max",
-            "sum",
-            "isinstance",
-            "isnan",
-            "isfinite",
-            "numpy",
-            "item",
-        ),
+        *("float", "int", "str", "len", "round", "min", "max", "sum"),
+        *("isinstance", "isnan", "isfinite", "numpy", "item"),
     }
 )
 """Names of functions that only show, wait, end the process, or compute a plain value."""

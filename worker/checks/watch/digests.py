@@ -74,6 +74,12 @@ def digest_array(value: Any) -> int:
     return xxhash.xxh3_64_intdigest(form.encode() + _bytes_of(value))
 
 
+def part_of_buffer(holder: Any) -> tuple[int, bytes]:
+    """Of what gives its memory as a buffer: how many bytes, and those that are compared. No view of it is left."""
+    size = memoryview(holder).nbytes
+    return size, _bytes_of_numpy(np.frombuffer(holder, np.uint8)) if size else b""
+
+
 def digest_all(digests: Iterable[int]) -> int:
     """One digest of several, in their order."""
     hashed = xxhash.xxh3_64()

@@ -11,6 +11,7 @@ import contextvars
 import ctypes
 import functools
 import io
+import itertools
 import os
 import sys
 import threading
@@ -20,22 +21,45 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from worker.checks.reachability import closure_of, globals_of
+from worker.checks.watch import digests
 from worker.checks.watch.script_objects import names_in_code
 from worker.state.random_generators import GENERATORS
 
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local)
 """Classes of which scripts use the attributes as names of their own."""
+
+
+def _some_values(mapping: Any) -> tuple[int, list[Any]]:
+    return len(mapping), list(itertools.islice(mapping.values(), digests.ENTRIES))
+
+
+def _part_of_bytes(buffer: io.BytesIO) -> tuple[int, bytes]:
+    with buffer.getbuffer() as view:
+        return digests.part_of_buffer(view)
+
+
+def _part_of_text(buffer: io.StringIO) -> tuple[int, str]:
+    """Where it is read or written next, and how it begins: all of it could be had as a copy only."""
+    at = buffer.tell()
+    buffer.seek(0)
+    try:
+        return at, buffer.read(digests.WHOLE_TEXT)
+    finally:
+        buffer.seek(at)
+
+
 _CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((collections.UserDict, collections.UserList, collections.UserString), lambda value: value.data),
-    ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), lambda value: list(value.values())),
-    (array.array, lambda value: value.tobytes()),
-    ((io.BytesIO, io.StringIO), lambda value: None if value.closed else value.getvalue()),
+    ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _some_values),
+    (array.array, digests.part_of_buffer),
+    (io.BytesIO, lambda value: None if value.closed else _part_of_bytes(value)),
+    (io.StringIO, lambda value: None if value.closed else _part_of_text(value)),
     (contextvars.ContextVar, lambda value: value.get(None)),
-    ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), bytes),
+    ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), digests.part_of_buffer),
 )
-"""Kinds, and how to read what one holds without changing it."""
+"""Kinds, and how to read what one holds, or of much a part, without changing it."""
 _DRAWING = frozenset(
-    {
+    (
         "random",
         "rand",
         "randn",
@@ -47,7 +71,7 @@ _DRAWING = frozenset(
         "sample",
         "choice",
         "permutation",
-    }
+    )
 )
 """Names of what draws random numbers, in every library."""
 
@@ -62,7 +86,7 @@ def content_of(value: Any) -> Any:
         return value.queue
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
-        return bytes(value.get_obj())
+        return digests.part_of_buffer(value.get_obj())
     return None
 
 

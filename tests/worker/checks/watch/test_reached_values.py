@@ -1,7 +1,12 @@
 """What checkpoints hold is not named, whatever holds it; what they do not hold has the name that the user knows."""
 
+import array
+import ctypes
 import importlib
+import io
 import itertools
+import multiprocessing
+import queue
 import sys
 import time
 import tracemalloc
@@ -57,6 +62,12 @@ def test_a_long_container_is_compared_at_its_ends_and_by_its_length(length: int,
     assert len({digest_of(entries), digest_of(longer), digest_of(other)}) == 3
 
 
+def filled_queue(length: int) -> Any:
+    entries: Any = queue.Queue()
+    entries.queue.extend([0] * length)
+    return entries
+
+
 MANY = 300_000
 LONG = 50_000_000
 LARGE: dict[str, Callable[[], Any]] = {
@@ -72,6 +83,12 @@ LARGE: dict[str, Callable[[], Any]] = {
     "text": lambda: "é" * LONG,
     "array": lambda: np.zeros(LONG, np.uint8),
     "transposed array": lambda: np.zeros((LONG // 100, 100), np.uint8).T,
+    "array of numbers": lambda: array.array("B", bytes(LONG)),
+    "file in memory": lambda: io.BytesIO(bytes(LONG)),
+    "text file in memory": lambda: io.StringIO("é" * LONG),
+    "C array": ctypes.c_double * (LONG // 8),
+    "shared array": lambda: multiprocessing.Array("d", LONG // 8),
+    "queue": lambda: filled_queue(MANY),
 }
 
 
