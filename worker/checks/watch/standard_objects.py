@@ -58,21 +58,9 @@ _CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), digests.part_of_buffer),
 )
 """Kinds, and how to read what one holds, or of much a part, without changing it."""
-_DRAWING = frozenset(
-    (
-        "random",
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "normal",
-        "uniform",
-        "shuffle",
-        "sample",
-        "choice",
-        "permutation",
-    )
-)
+_DRAWING = frozenset({
+    "random", "rand", "randn", "randint", "randperm", "normal", "uniform", "shuffle", "sample", "choice", "permutation",
+})  # fmt: skip
 """Names of what draws random numbers, in every library."""
 
 
