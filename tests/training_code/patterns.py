@@ -107,11 +107,6 @@ PATTERNS = (
         "each start does it again, over what was restored",
     ),
     Pattern(
-        "batches that `continue` skips",
-        EXACT,
-        (f"{_LOOPS}skipped_batch_is_not_read_ahead",),
-    ),
-    Pattern(
         "`layer.trainable`, `dropout.rate`, `momentum` that an epoch changes once, or from what they were",
         NAMED,
         (f"{_WORKER}checks/watch/test_framework_settings.py::test_setting_that_a_loop_changes_is_named",),

@@ -114,8 +114,8 @@ def test_export_during_training_is_complete_and_changes_nothing(
     asked = trained(two_replicas, told, begin, daemon)
 
     answer = daemon.wait_for(Exported)
-    assert answer == Exported(1, 7, 4, path=str(tmp_path / "export" / "4"))
-    assert verify(tmp_path / "export" / "4")["step"] == 4
+    assert answer == Exported(1, 7, 3, path=str(tmp_path / "export" / "3"))
+    assert verify(tmp_path / "export" / "3")["step"] == 3
     assert all(np.array_equal(one, other) for one, other in zip(alone, asked, strict=True))
 
 
@@ -125,7 +125,7 @@ def test_failing_export_is_answered_and_training_continues(
     daemon.send(Go(1, restore=None))
     trained(two_replicas, Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"), begin, daemon)
 
-    assert daemon.wait_for(Exported) == Exported(1, 7, 4, error="cannot export: the job has no export_dir")
+    assert daemon.wait_for(Exported) == Exported(1, 7, 3, error="cannot export: the job has no export_dir")
     assert daemon.wait_for(Done).step == 8
 
 

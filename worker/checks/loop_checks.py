@@ -156,7 +156,7 @@ class LoopChecks:
         changes = [
             finding for finding in head.changes(dict(self._state())) if finding.name.partition(" ")[0] not in exempt
         ]
-        return [*changes, *([head.drawing()] if draws and not head.asks_where else [])]
+        return [*changes, *([head.drawing()] if draws and head.statements and not head.asks_where else [])]
 
     def reading_ahead(self, frame: FrameType, reading: str | None) -> Finding:
         """That the script takes what `reading` gives before the steps that train on it."""

@@ -9,8 +9,6 @@ import dis
 import sys
 import threading
 import types
-import weakref
-from collections.abc import Callable, Mapping
 from typing import Any
 
 _FOR_ITER = dis.opmap["FOR_ITER"]
@@ -29,8 +27,6 @@ class Pulls:
         self._thread = 0
         self._groups: list[int] = []  # how many batches each of the first steps has taken
         self._taken = 0
-        self._newest: Callable[[], Any] | None = None  # a weak reference to the last batch that the first step took
-        self._waits_for_step = True  # that batch is not known to be gone at the second step: one that was skipped
         self.reads_ahead = False
         """Whether batches are taken before the steps that train on them, so that no position is that of a step."""
         self.asked_batch = False
@@ -51,8 +47,6 @@ class Pulls:
         """The loop gets one more batch."""
         self._taken += 1
         self.first_item = None if self._groups else item
-        if not self._groups:
-            self._newest = _reference_to(item)
 
     def end_step(self, is_reading: bool) -> bool:
         """A step is done. Returns whether it shows for the first time that the loop reads ahead."""
@@ -60,10 +54,7 @@ class Pulls:
         if len(self._groups) < _GROUPS:
             self._groups.append(self._taken)
             one, *others = self._groups
-            if len(others) == 1 and self._newest is not None and _is_gone(self._newest):
-                self._waits_for_step = False
-            is_ahead = len(others) == _GROUPS - 1 and one > others[0] == 1 >= others[1]
-            self.reads_ahead = before or (is_ahead and self._waits_for_step)
+            self.reads_ahead = before or (len(others) == _GROUPS - 1 and one > others[0] == 1 >= others[1])
         self._taken = 0
         self.reads_ahead = self.reads_ahead or (is_reading and self._thread != threading.get_ident())
         return self.reads_ahead and not before
@@ -82,25 +73,6 @@ class Pulls:
             own is code and first <= (list(code.co_positions())[offset // 2][0] or 0) <= last
             for own, offset in self._readers
         )
-
-
-def _reference_to(item: Any) -> Callable[[], Any] | None:
-    """A weak reference to a batch, or to an array in it; None if it can't have one."""
-    while isinstance(item, tuple | list | Mapping) and item:
-        item = next(iter(item.values() if isinstance(item, Mapping) else item))
-    try:
-        return weakref.ref(item)
-    except TypeError:
-        return None
-
-
-def _is_gone(reference: Callable[[], Any]) -> bool:
-    """Whether nothing holds a batch any more. What a look at local names holds (`f_locals`) is brought up to date."""
-    frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None:
-        frame.f_locals  # noqa: B018 - Python keeps what it showed of a function's names until it is asked again
-        frame = frame.f_back
-    return reference() is None
 
 
 def _standing_loops() -> set[Site]:

@@ -26,9 +26,9 @@ with worker.Run(
 ) as run:
     for epoch in run.epochs(2):
         for index in run.order(np.random.permutation(4)):
-            seen.append([epoch, int(index)])
-            run.step_done()
             if run.step == stop:
                 (folder / f"seen-{rank}-{stop}").write_text(json.dumps(seen))
                 raise SystemExit(0)
+            seen.append([epoch, int(index)])
+            run.step_done()
 (folder / f"seen-{rank}-{stop}").write_text(json.dumps(seen))

@@ -78,10 +78,10 @@ with worker.Run(checkpoint, strategy=strategy, directory=folder, interval="1 ste
     for _ in run.epochs(3):
         metric.reset_state()
         for batch in run.batches(dataset):
-            run.step_done(loss=train_step(batch))
-            if run.step == kill_at:
+            if run.step == kill_at > 0:
                 run._checkpoints._wait_for_save()
                 print(json.dumps(values()), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
+            run.step_done(loss=train_step(batch))
         optimizer.learning_rate.assign(optimizer.learning_rate * 0.9)
     print(json.dumps(values()))

@@ -185,24 +185,6 @@ def test_code_behind_a_step_and_a_break_belong_to_it(tmp_path: Path) -> None:
         assert killed == tuple(expected), f"died at moment {moment}"
 
 
-@pytest.mark.parametrize("is_skipping", [True, False])
-def test_skipped_batch_is_not_read_ahead(is_skipping: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def script(trainer: Trainer) -> None:
-        waiting: list[Any] = []
-        for rows in trainer.run.order(np.arange(12), batch_size=2):
-            if is_skipping:
-                waiting.clear()
-            waiting.append(rows)
-            if len(waiting) < 2 and (rows[0] == 0 or not is_skipping):
-                continue
-            trainer.does(waiting.pop(0).tolist())
-            trainer.run.step_done()
-
-    train(script, tmp_path, leave_out=["done", "waiting"])
-
-    assert ("which is read ahead of the steps" in capfd.readouterr().err) != is_skipping
-
-
 def test_range_ends_with_all_steps_of_the_run(tmp_path: Path) -> None:
     assert train(one_range, tmp_path, total_steps=4)[1] == 4
     assert train(one_range, tmp_path, total_steps=9)[1] == 6, "it does not begin a second time"
