@@ -133,8 +133,11 @@ class MemoryJob:
     def until_done(self, patience_s: float = 120.0) -> str:
         """The hash of the last state."""
         path = self.folder / "hash"
-        wait_until(path.exists, "training is complete", patience_s, self.daemon.errors)
-        return path.read_text()
+
+        def written() -> str:  # empty between its creation and its one write
+            return path.read_text() if path.exists() else ""
+
+        return wait_until(written, "training is complete", patience_s, self.daemon.errors)
 
     @property
     def repeated(self) -> list[Repeated]:
