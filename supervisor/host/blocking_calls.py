@@ -27,8 +27,7 @@ def run_within(limit_s: float, key: Hashable, work: Callable[[], Result]) -> Res
 
     Raises TimeoutError after `limit_s`, and at once while an earlier call of that `key` has not come back.
     """
-    before = _late.get(key)
-    if before is not None and before.is_alive():
+    if is_late(key):
         raise TimeoutError
     result: Future[Result] = Future()
     thread = threading.Thread(target=_complete, args=(result, work), name="looking", daemon=True)
@@ -42,6 +41,15 @@ def run_within(limit_s: float, key: Hashable, work: Callable[[], Result]) -> Res
         if not result.done():
             _late[key] = thread
         raise
+
+
+def is_late(key: Hashable) -> bool:
+    """Whether a call of `run_within` of that key did not come back in time, nor since."""
+    late = _late.get(key)
+    if late is not None and not late.is_alive():
+        _late.pop(key, None)
+        return False
+    return late is not None
 
 
 class BlockingCalls:
@@ -59,16 +67,15 @@ class BlockingCalls:
 
     async def run_for_folder(self, folder: Path, work: Callable[[], Result]) -> Result:
         """Returns or raises what `work` does, run in the thread for `folder`. Raises RuntimeError if none starts."""
-        return await asyncio.wrap_future(self.submit_for_folder(folder, work))
+        return await asyncio.wrap_future(self._submit(folder, work))
 
     def submit(
         self, path: Path | None, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
         """As `run`, but returns at once, with the future result."""
-        return self.submit_for_folder(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
+        return self._submit(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
 
-    def submit_for_folder(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
-        """As `run_for_folder`, but returns at once, with the future result."""
+    def _submit(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
         result: Future[Result] = Future()
         with self._lock:
             if folder not in self._queues:

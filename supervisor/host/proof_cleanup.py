@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from supervisor.host.folder_removal import empty_removed
-from supervisor.host.processes.process_status import EXECVE_LIMIT_S, look_at_all, read_environment
+from supervisor.host.processes.environments import EXECVE_LIMIT_S, look_at_all, read_environment
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.wire.codec import decode_record, parse_object
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes import marks
-from supervisor.host.processes.process_status import LOOP_LIMIT_S
+from supervisor.host.processes.environments import LOOP_LIMIT_S
 from supervisor.protocol import layout
 
 MAX_BYTES = 4096  # systemd's own limit

@@ -25,7 +25,7 @@ from typing import Self
 import psutil
 import structlog
 
-from supervisor.host.processes.process_status import (
+from supervisor.host.processes.environments import (
     ENVIRONMENT_LIMIT_S,
     LOOP_LIMIT_S,
     InExecve,

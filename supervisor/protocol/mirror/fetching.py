@@ -14,7 +14,7 @@ manifest, they are not fetched again.
 import os
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,29 +96,33 @@ def fetch(
         for checkpoint in counting
         if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
     ]
-    bad: list[tuple[RemoteCheckpoint, str]] = []
-    fetched = None
+    fetched, bad = None, list[tuple[RemoteCheckpoint, str]]()
     if not (only_look or behind):
         if latest > 0:
             record_seen(folder, 1 + max((attempt, *(name.attempt for name in here))), latest, epochs)
-        for checkpoint in wanted:
-            if newer_than is not None and checkpoint.name <= newer_than:
-                break
-            if checkpoint.name in here:
-                continue
-            try:
-                _download(run.store, checkpoint, folder)
-            except ManifestError as error:
-                bad.append((checkpoint, str(error)))
-                continue
-            fetched = checkpoint.name
-            break
+        newer = (checkpoint for checkpoint in wanted if newer_than is None or checkpoint.name > newer_than)
+        fetched, bad = _fetch_first(run, folder, [checkpoint for checkpoint in newer if checkpoint.name not in here])
     refused = {checkpoint for checkpoint, _ in bad}
     newest = next((checkpoint.name for checkpoint in wanted if checkpoint not in refused), None)
     seen = max((checkpoint.name for checkpoint in line), default=None)
     is_held = latest <= (held_epoch(folder, epochs) or 0)
     standing = max((checkpoint.name for checkpoint in counting), default=None)
     return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing)
+
+
+def _fetch_first(
+    run: RemoteRun, folder: Path, wanted: Iterable[RemoteCheckpoint]
+) -> tuple[CheckpointName | None, list[tuple[RemoteCheckpoint, str]]]:
+    """Fetches the first that is whole; which that is, and those before it, each with its reason."""
+    bad: list[tuple[RemoteCheckpoint, str]] = []
+    for checkpoint in wanted:
+        try:
+            _download(run.store, checkpoint, folder)
+        except ManifestError as error:
+            bad.append((checkpoint, str(error)))
+        else:
+            return checkpoint.name, bad
+    return None, bad
 
 
 def locate(run: RemoteRun, folder: Path, name: CheckpointName) -> tuple[int, str] | None:

@@ -14,7 +14,7 @@ from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
-from supervisor.host.processes.credentials import cached_credentials, user_environment
+from supervisor.host.processes.credentials import Credentials, cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.host.processes.spawning import SpawnError, find_command, look_as_root, require_script
@@ -92,23 +92,12 @@ def spawn_request(
     if command is None and (script := script_path(config)) is not None:
         user = None if who is None else who.uid
         look_as_root(user, config.name, script, partial(require_script, script, config.name))
-    inherited = launch.without_launch_variables(services.environment)
-    inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
     return SpawnRequest(
         program=config.name,
         argv=command or config.command,
         directory=config.directory,
         environment={
-            **({"PYTHONHASHSEED": launch.HASH_SEED} if config.job is not None else {}),
-            **user_environment(who, inherited),
-            marks.VARIABLE: mark,
-            marks.CONFIGURATION: config_digest(config),
-            "SUPERVISOR_ENABLED": "1",
-            "SUPERVISOR_PROCESS_NAME": config.process,
-            "SUPERVISOR_GROUP_NAME": config.group,
-            **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
-            **config.environment,
-            **({allocation.CLUSTER: services.gang.cluster} if services.gang and services.gang.cluster else {}),
+            **_environment_of_program(config, services, who, mark),
             **({"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}),
             **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
             **(worker_launch.to_environment() if worker_launch is not None else {}),
@@ -124,6 +113,26 @@ def spawn_request(
         cgroup=stdio.cgroup,
         keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
+
+
+def _environment_of_program(
+    config: ProgramConfig, services: Services, who: Credentials | None, mark: str
+) -> dict[str, str]:
+    """What all processes of a program are started with: the daemon's environment, or its user's, and the program's."""
+    inherited = launch.without_launch_variables(services.environment)
+    inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
+    return {
+        **({"PYTHONHASHSEED": launch.HASH_SEED} if config.job is not None else {}),
+        **user_environment(who, inherited),
+        marks.VARIABLE: mark,
+        marks.CONFIGURATION: config_digest(config),
+        "SUPERVISOR_ENABLED": "1",
+        "SUPERVISOR_PROCESS_NAME": config.process,
+        "SUPERVISOR_GROUP_NAME": config.group,
+        **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
+        **config.environment,
+        **({allocation.CLUSTER: services.gang.cluster} if services.gang and services.gang.cluster else {}),
+    }
 
 
 def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:

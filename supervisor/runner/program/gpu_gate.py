@@ -11,7 +11,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.gpus.verdict import GpuVerdict, judge_gpus
 from supervisor.host.gpu_guard.client import ANSWERS_WITHIN_S, HelperHangs
 from supervisor.host.processes import marks
-from supervisor.host.processes.process_status import LOOP_LIMIT_S
+from supervisor.host.processes.environments import LOOP_LIMIT_S
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.gpus.guard import GpuGuard, GpuLook

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.pipes.notify import NotifySocket
-from supervisor.host.processes import marks, process_status
+from supervisor.host.processes import environments, marks
 from tests.places import CHILDREN
 from tests.silent_mount import SilentMount
 from tests.system.harness import let_others_in
@@ -83,9 +83,9 @@ def test_a_process_that_does_not_answer_keeps_nobody_from_the_others(marked: tup
         again_s = time.monotonic() - began
 
     assert [process.pid for process in first] == [process.pid for process in again] == [pid]
-    assert process_status.ENVIRONMENT_LIMIT_S <= first_s < process_status.ENVIRONMENT_LIMIT_S + 2.0
+    assert environments.ENVIRONMENT_LIMIT_S <= first_s < environments.ENVIRONMENT_LIMIT_S + 2.0
     assert again_s < 2.0
-    process_status._unanswered.clear()
+    environments._unanswered.clear()
 
 
 @pytest.mark.hostile
@@ -104,9 +104,9 @@ def test_who_sends_a_notification_and_does_not_answer_holds_the_loop_up_once(tmp
     with locked(tmp_path, 41001) as pid:
         first, *others = asyncio.run(look(pid))
 
-    assert first < 2 * process_status.LOOP_LIMIT_S
+    assert first < 2 * environments.LOOP_LIMIT_S
     assert max(others) < 0.1
-    process_status._unanswered.clear()
+    environments._unanswered.clear()
 
 
 def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], monkeypatch: pytest.MonkeyPatch):

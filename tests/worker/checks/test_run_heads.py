@@ -113,3 +113,26 @@ def test_name_in_leave_out_may_be_set_again(tmp_path: Path, capfd: pytest.Captur
         steps(run)
 
     assert "cannot resume exactly" not in capfd.readouterr().err
+
+
+def test_a_second_run_of_a_script_that_makes_no_step_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        with FilesRun(History(), directory=tmp_path) as run:
+            steps(run)
+        said = capfd.readouterr().err
+
+    assert "this run made no step: it went on from step 3" in said
+    assert "make one run of both" in said
+
+
+def test_a_second_run_in_a_folder_of_its_own_trains_and_says_nothing_of_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("first", "second"):
+        with FilesRun(History(), directory=tmp_path / name) as run:
+            steps(run)
+
+    assert run.step == 3
+    assert "made no step" not in capfd.readouterr().err
