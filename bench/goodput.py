@@ -1,7 +1,7 @@
 """Measures for how much of the time a job trains under repeated failures: stepkeeper and the usual alternatives.
 
-Run with `python -m bench.goodput` (one mean time between failures, 60 s; up to half an hour; `--long`: 30, 60 and 300 s and
-five traces each, up to 9 hours). Prints what each reaches and which seconds are missing, by category, and writes
+Run with `python -m bench.goodput` (one mean time between failures, 60 s; up to half an hour; `--long`: 30, 60 and 300 s
+and five traces each, up to 9 hours). Prints what each reaches and which seconds are missing, by category, and writes
 bench/results/goodput.json.
 
 All systems train the same model on the same data to the same step, on one device under TensorFlow's default strategy,
