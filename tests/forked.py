@@ -42,22 +42,25 @@ STOCK = ("supervisor.supervisorctl", "supervisor.supervisord")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _PID_BYTES = 20
-_FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads, which share the servers too
+_FORKING = threading.RLock()  # a process is a subreaper, or none, for all of its threads, which share the servers too
 
 
 class ForkServer:
     """A process that has imported modules, and forks. `asks`: a SOCK_SEQPACKET socket that it reads."""
 
-    def __init__(self, asks: socket.socket, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    def __init__(self, asks: socket.socket, process: "subprocess.Popen[Any] | None" = None) -> None:
         self._asks = asks
         self._process = process
 
     @classmethod
     def start(cls, python: str, modules: Sequence[str]) -> "ForkServer":
-        """One that imports `modules`, of the interpreter `python`."""
+        """One that imports `modules`, of the interpreter `python`: a fork of the one that has TensorFlow, if they need
+        that and more."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        has_more = modules[: len(TENSORFLOW)] == TENSORFLOW != modules
+        kind = ForkedProcess if has_more else subprocess.Popen
         with theirs:
-            process = subprocess.Popen(
+            process = kind(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 env={

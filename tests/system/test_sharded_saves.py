@@ -64,7 +64,7 @@ def kills(workers: int) -> dict[str, tuple[int, str, int]]:
     }
 
 
-SOME = ("the member, in its part", "the member, once it has reported", "the chief, before the manifest")
+SOME = ("the member, in its part", "the chief, before the manifest")
 """Those of `make test`; the nightly tests have all."""
 
 
@@ -145,8 +145,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 @pytest.fixture(scope="module")
 def whole(undisturbed: Undisturbed) -> Path:
-    """Two workers, of which the chief wrote all."""
-    return undisturbed(2, "never")
+    """Two workers, of which the chief wrote all, as by default where the state is small."""
+    return undisturbed(2, "auto")
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
     assert not list((tmp_path / "ckpt").glob("quarantine/*"))
     assert not list((tmp_path / "ckpt").glob("*.partial"))
     assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == workers
-    assert ends(tmp_path, workers) == ends(undisturbed(workers, "never"), workers)
+    assert ends(tmp_path, workers) == ends(undisturbed(workers, "auto"), workers)
 
 
 def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_path: Path, whole: Path) -> None:
@@ -221,7 +221,7 @@ def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_pa
     assert ends(tmp_path) == ends(whole)
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("told", [pytest.param(0, marks=pytest.mark.nightly), 1])  # above all one of the others is told
 def test_stop_that_can_not_be_saved_at_once_is_saved_a_moment_later(tmp_path: Path, whole: Path, told: int) -> None:
     (tmp_path / "limit").write_text(json.dumps([0, 1]))
     with Daemon(
@@ -284,7 +284,7 @@ def test_share_that_is_not_finite_is_saved_by_nobody(tmp_path: Path, variable: i
     assert verify.verify_bundle(tmp_path / str(saved) / "ckpt").shards == 2
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path: Path, victim: int) -> None:
     """Nobody tells it of the death: it learns of it from TensorFlow, amid its part of a save."""
     (tmp_path / "kills").write_text(json.dumps({1: (1, r"create ckpt\.data-00001-of-00002", victim)}))
@@ -306,16 +306,22 @@ def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path:
     assert [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")] == [7]
 
 
-def test_small_state_is_written_by_the_chief(tmp_path: Path, whole: Path) -> None:
-    train(tmp_path, 2, "auto")
+def test_small_state_is_written_by_the_chief(whole: Path) -> None:
+    assert verify.verify_bundle(newest(whole) / "ckpt").shards == 1
+    assert (newest(whole) / "worker-1.npz").exists()
 
-    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == 1
-    assert (newest(tmp_path) / "worker-1.npz").exists()
-    assert ends(tmp_path) == ends(whole)
+
+@pytest.mark.nightly  # test_stop_that_can_not_be_saved_at_once_is_saved_a_moment_later does so
+def test_told_to_write_all_the_chief_ends_with_the_same_bits(whole: Path, undisturbed: Undisturbed) -> None:
+    chiefs = undisturbed(2, "never")
+
+    assert verify.verify_bundle(newest(chiefs) / "ckpt").shards == 1
+    assert ends(chiefs) == ends(whole)
 
 
 @pytest.mark.parametrize(
-    "workers", [1, pytest.param(2, marks=pytest.mark.nightly), 3, pytest.param(4, marks=pytest.mark.nightly)]
+    "workers",
+    [1, *(pytest.param(workers, marks=pytest.mark.nightly) for workers in (2, 3, 4))],  # more: test_own_values.py
 )
 def test_any_number_of_workers_goes_on_from_it(tmp_path: Path, shared: Path, workers: int) -> None:
     shutil.copytree(newest(shared), tmp_path / "ckpt" / newest(shared).name)
@@ -357,7 +363,7 @@ def test_after_damage_to_a_part_all_begin_from_the_one_before_with_the_same_bits
     said = train(tmp_path, workers, "always")
 
     assert f"refused {part.parent.name}: {part.name} has hash" in said
-    assert ends(tmp_path, workers) == ends(undisturbed(workers, "never"), workers)
+    assert ends(tmp_path, workers) == ends(undisturbed(workers, "auto"), workers)
 
 
 def test_tensorflow_alone_restores_it(shared: Path) -> None:

@@ -160,15 +160,22 @@ ALL_PLACES: tuple[Callable[[int], Any], ...] = (
     lambda steps: StopsAt(1), lambda steps: FailsAfter(0, "validation"), lambda steps: FailsAfter(1, "end"),
     lambda steps: StopsAt(steps - 1),
 )  # fmt: skip
-OFTEN = ("arrays", "PyDataset", "generator", "validated on a shuffled dataset")
-"""Interrupted at all places in each run of `make test`; the others, which differ in an argument, in their middle."""
+OFTEN = ("arrays", "PyDataset")
+"""Interrupted at all places in each run of `make test`."""
+ONCE = (
+    "arrays split", "class weights", "endless", "shuffled", "PyDataset with noise", "generator", "generator object",
+    "validated on a shuffled dataset",
+)  # fmt: skip
+"""Interrupted in their middle in each run of `make test`; those that differ from one of these in an argument, each
+night."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "places"),
     [
-        *(pytest.param(name, ALL_PLACES if name in OFTEN else MIDDLE, id=name) for name in SOURCES),
+        *(pytest.param(name, ALL_PLACES, id=name) for name in OFTEN),
+        *(pytest.param(name, MIDDLE, id=name) for name in ONCE),
         *(pytest.param(name, ALL_PLACES, id=f"{name}, often", marks=NIGHTLY) for name in SOURCES if name not in OFTEN),
     ],
 )
