@@ -126,15 +126,20 @@ class Pods:
         return [(self.folder / f"end-{rank}").read_text() for rank in range(TRAIN)]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What two pods end with, beside one that is spare."""
+    calm = Pods(tmp_path_factory.mktemp("undisturbed") / "calm", 0.0, spare=1)
+    with calm.running() as pods:
+        assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0, 0]
+    return calm.ends()
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.tensorflow
 @pytest.mark.timeout(1200)
-def test_pods_that_are_evicted_or_lose_a_worker_end_with_the_same_bits(tmp_path: Path) -> None:
-    calm = Pods(tmp_path / "calm", 0.0)
-    with calm.running() as pods:
-        assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0]
-
+def test_pods_that_are_evicted_or_lose_a_worker_end_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
     gang = Pods(tmp_path / "gang", 0.2)
     with gang.running() as pods:
         gang.until_training()
@@ -155,18 +160,16 @@ def test_pods_that_are_evicted_or_lose_a_worker_end_with_the_same_bits(tmp_path:
     with gang.running() as pods:
         assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0]
 
-    assert gang.ends() == calm.ends()
+    assert gang.ends() == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.tensorflow
 @pytest.mark.timeout(1200)
-def test_a_spare_pod_takes_the_rank_of_one_that_is_evicted_or_killed_and_the_others_stay(tmp_path: Path) -> None:
-    calm = Pods(tmp_path / "calm", 0.0, spare=1)
-    with calm.running() as pods:
-        assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0, 0]
-
+def test_a_spare_pod_takes_the_rank_of_one_that_is_evicted_or_killed_and_the_others_stay(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
     gang = Pods(tmp_path / "gang", 1.0, spare=1)
     with gang.running() as pods:
         gang.until_training()
@@ -195,7 +198,7 @@ def test_a_spare_pod_takes_the_rank_of_one_that_is_evicted_or_killed_and_the_oth
     with gang.running() as pods:
         assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0, 0]
 
-    assert gang.ends() == calm.ends()
+    assert gang.ends() == undisturbed
 
 
 @pytest.mark.integration
