@@ -1,4 +1,4 @@
-"""Divides data between the processes that train together and records which got what: FOLDER BATCH STOP KIND ...
+"""Divides data between the processes that train together and records which got what: FOLDER BATCH:STOP:KIND ...
 
 Each kind of data goes on from FOLDER/KIND, up to step STOP (0: to the end of the second epoch), with global batches of
 BATCH examples.
@@ -19,20 +19,20 @@ import tensorflow as tf  # noqa: E402 - the strategy comes first
 from worker.data import collectives  # noqa: E402
 
 COUNT = 38
-folder, batch_size, stop = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder = Path(sys.argv[1])
 together = collectives.gang_of(strategy)
 rank = 0 if together is None else together.rank
 names = [str(folder / name) for name in ("one.txt", "two.txt")]
 
 
-def from_files(policy: Any) -> tf.data.Dataset:
+def from_files(policy: Any, batch_size: int) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
     lines = tf.data.Dataset.from_tensor_slices(names).interleave(tf.data.TextLineDataset, cycle_length=1)
     return lines.map(tf.strings.to_number).batch(batch_size).with_options(options)
 
 
-def uneven() -> tf.data.Dataset:
+def uneven(batch_size: int) -> tf.data.Dataset:
     """Batches of all sizes up to twice as large; no size is known beforehand."""
     return tf.data.Dataset.range(COUNT).group_by_window(
         lambda number: number // (2 * batch_size),
@@ -42,17 +42,17 @@ def uneven() -> tf.data.Dataset:
 
 
 policies = tf.data.experimental.AutoShardPolicy
-KINDS: dict[str, Callable[[], Any]] = {
-    "examples": lambda: worker.Examples(tf.range(COUNT), batch_size=batch_size, seed=3),
-    "dataset": lambda: tf.data.Dataset.range(COUNT).batch(batch_size),
+KINDS: dict[str, Callable[[int], Any]] = {
+    "examples": lambda batch_size: worker.Examples(tf.range(COUNT), batch_size=batch_size, seed=3),
+    "dataset": lambda batch_size: tf.data.Dataset.range(COUNT).batch(batch_size),
     "uneven batches": uneven,
-    "files": lambda: from_files(policies.AUTO),
-    "files of its own": lambda: from_files(policies.FILE),
+    "files": lambda batch_size: from_files(policies.AUTO, batch_size),
+    "files of its own": lambda batch_size: from_files(policies.FILE, batch_size),
 }
 
 
-def train(kind: str) -> None:
-    source = KINDS[kind]()
+def train(batch_size: int, stop: int, kind: str) -> None:
+    source = KINDS[kind](batch_size)
     with strategy.scope():
         tracked = tf.train.Checkpoint(count=tf.Variable(0))
     with (
@@ -69,8 +69,9 @@ def train(kind: str) -> None:
                     return
 
 
-for kind in sys.argv[4:]:
+for order in sys.argv[2:]:
+    batch, last, kind = order.split(":")
     try:
-        train(kind)
+        train(int(batch), int(last), kind)
     except ValueError as error:
         print(f"{kind}: {error}\n", end="", flush=True)  # one piece: all have one pipe

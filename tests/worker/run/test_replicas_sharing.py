@@ -49,14 +49,13 @@ def two_one_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     for name, rows in (("one.txt", range(25)), ("two.txt", range(25, COUNT))):
         (folder / name).write_text("".join(f"{row}\n" for row in rows))
 
-    def goes_on(workers: int, batch: int, stop: int, *kinds: str) -> str:
-        return ran("sharing.py", workers, folder, batch, stop, *kinds, shards=request.param)
+    def goes_on(workers: int, *orders: tuple[int, int, str]) -> str:
+        words = [":".join(map(str, order)) for order in orders]
+        return ran("sharing.py", workers, folder, *words, shards=request.param)
 
-    goes_on(2, 6, 3, *ANY)
-    goes_on(2, 4, 2, FIXED)
-    refused = goes_on(1, 4, 5, *ANY, FIXED)
-    goes_on(2, 6, 0, *ANY)
-    goes_on(2, 4, 0, FIXED)
+    goes_on(2, *((6, 3, kind) for kind in ANY), (4, 2, FIXED))
+    refused = goes_on(1, *((4, 5, kind) for kind in (*ANY, FIXED)))
+    goes_on(2, *((6, 0, kind) for kind in ANY), (4, 0, FIXED))
     return folder, refused
 
 

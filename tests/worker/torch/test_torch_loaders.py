@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from bench import peer
 from supervisor.protocol.wire.launch import without_launch_variables
+from tests import forked
 from tests.worker.run.test_multiworker import CHILDREN, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -42,7 +42,7 @@ def run_child(child: str, arguments: Sequence[str], packages: peer.Peer, folder:
         pytest.skip(str(error))
     environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
     command = [str(python), str(CHILDREN / child), str(folder), *arguments]
-    done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=800)
+    done = forked.run(command, forked.TORCH, env=environment, cwd=ROOT, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
