@@ -155,7 +155,7 @@ def test_exports_amid_training_and_at_its_end_hold_up_nobody(tmp_path: Path, und
     assert (tries, ends(tmp_path)) == (1, undisturbed)
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("is_shared", [False, pytest.param(True, marks=pytest.mark.nightly)])  # as in all other tests
 def test_workers_with_directories_of_their_own_are_told_at_their_first_start(tmp_path: Path, is_shared: bool) -> None:
     """As on two nodes with a checkpoint_dir on each node's own disk: they would train, and not be able to go on."""
     cluster = [f"localhost:{free_port()}" for _ in range(2)]

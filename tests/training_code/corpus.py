@@ -226,13 +226,12 @@ _EXACT_IN_EVERY_RUN = frozenset(
 
 
 def exact_cases(*frameworks: Framework) -> list[ParameterSet]:
-    """An entry, and how many kills it gets. `make test` runs, of the scripts with a framework, which take longest, some
-    of each way to write the loop and of each place for what has to be saved, killed in a save and in the loop; all
-    others are killed in their first step too and at another line. `make nightly` does that with all."""
+    """An entry, and how many kills it gets. `make test` runs all scripts without a framework and, of those with one,
+    which take longest, some of each way to write the loop and of each place for what has to be saved, killed in a save
+    and in the loop. `make nightly` runs all, killed in their first step too and at another line."""
     cases = []
     for entry in (entry for entry in EXACT if entry.framework in frameworks):
-        has_none = entry.framework == Framework.NUMPY
-        if not has_none and entry.name in _EXACT_IN_EVERY_RUN:
+        if entry.framework == Framework.NUMPY or entry.name in _EXACT_IN_EVERY_RUN:
             cases.append(pytest.param(entry, FEW_KILLS, id=f"{id_of(entry)}, twice"))
-        cases.append(pytest.param(entry, ALL_KILLS, marks=() if has_none else pytest.mark.nightly, id=id_of(entry)))
+        cases.append(pytest.param(entry, ALL_KILLS, marks=pytest.mark.nightly, id=id_of(entry)))
     return cases

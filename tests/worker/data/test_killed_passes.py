@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
 ALL, SOME = (5, 7, 13), (5, 13)  # steps: an epoch has five, and its tail reads the dataset too
 FUNCTION = pytest.mark.nightly  # the corpus has a dataset that each epoch makes: tf_dataset_per_epoch
+FILES = pytest.mark.nightly  # test_passes.py reads the same from every position, without a kill
 
 
 def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, str]:
@@ -24,7 +25,7 @@ def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, st
 @pytest.mark.parametrize(
     ("kind", "replicas", "kills"),
     [
-        *(("dataset", 2, SOME), ("files", 1, SOME)),
+        *(("dataset", 2, SOME), pytest.param("files", 1, SOME, marks=FILES)),
         *(pytest.param(*case, ALL, marks=pytest.mark.nightly) for case in (("dataset", 2), ("files", 1))),
         pytest.param("function", 1, ALL, marks=FUNCTION),
     ],

@@ -69,8 +69,9 @@ def seeded(make: Callable[[], Any]) -> Any:
     return make()
 
 
-ON_REPLICAS = ("shuffle", "a shuffle of files", "samples drawn anew", "noise", "a cache between shuffles")
-"""The kinds that two replicas read in every run: one for each way in which a pass gets its order."""
+ON_REPLICAS = ("shuffle", "samples drawn anew", "noise")
+"""The kinds that two replicas read in every run: one for each way in which a pass gets its order or its numbers. One
+device reads all."""
 
 
 @pytest.mark.parametrize(

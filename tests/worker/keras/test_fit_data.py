@@ -67,7 +67,7 @@ def taken(strategy: Any, data: Any, directory: Path, stop_at: int = -1, **option
 
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
-@pytest.mark.parametrize(("first", "then"), [(4, 6), (8, 3)])
+@pytest.mark.parametrize(("first", "then"), [pytest.param(4, 6, marks=pytest.mark.nightly), (8, 3)])
 def test_each_example_is_trained_on_once_when_the_batch_size_changes(
     make: Callable[[int], Any], first: int, then: int, tmp_path: Path
 ) -> None:
@@ -134,7 +134,14 @@ class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(StopsAt(8), id="within"),
+        pytest.param(FailsAtTheEndOf(0), id="end"),
+        pytest.param(FailsAtTheEndOf(1), marks=pytest.mark.nightly, id="end 1"),
+    ],
+)
 def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, tmp_path: Path) -> None:
     """With metrics and without a strategy, where Keras creates their variables only at the first step."""
     strategy = tf.distribute.get_strategy()

@@ -23,7 +23,9 @@ from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 CHILD = ROOT / "tests" / "worker" / "children" / "replaying.py"
-KINDS = ("tensorflow", "replicas", "torch")
+AGAIN = pytest.mark.nightly  # one framework has the same in every run
+KINDS = ("tensorflow", pytest.param("replicas", marks=AGAIN), "torch")
+BOTH = ("tensorflow", pytest.param("torch", marks=AGAIN))
 ALWAYS = 50.0  # of training time: every interval of five steps is trained twice
 EPOCH = "epoch=17"
 Start = Callable[..., subprocess.Popen[str]]
@@ -127,7 +129,13 @@ def test_batches_of_loader_processes_are_kept_for_the_second_time(start: Start, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "flip"), [("tensorflow", "weight"), ("replicas", "gradient"), ("torch", "weight"), ("torch", "gradient")]
+    ("kind", "flip"),
+    [
+        pytest.param("tensorflow", "weight", marks=AGAIN),
+        ("replicas", "gradient"),
+        ("torch", "weight"),
+        pytest.param("torch", "gradient", marks=AGAIN),
+    ],
 )
 def test_every_flipped_bit_is_found(start: Start, kind: str, flip: str) -> None:
     found, said = ended(start(kind, 60, f"flip={flip}"))
@@ -153,7 +161,7 @@ def test_killed_in_a_replay_it_ends_with_the_same_bits(
     assert resumed["hash"] == undisturbed(kind, 40, EPOCH)["hash"]
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_stop_ends_a_replay_at_once_and_loses_no_step(
     start: Start, undisturbed: Undisturbed, tmp_path: Path, kind: str
 ) -> None:
@@ -175,7 +183,7 @@ def test_a_stop_ends_a_replay_at_once_and_loses_no_step(
     ("kind", "option", "named"),
     [
         ("tensorflow", "loop=enumerate", "passes its batches on"),
-        ("torch", "loop=enumerate", "passes its batches on"),
+        pytest.param("torch", "loop=enumerate", "passes its batches on", marks=AGAIN),
         ("tensorflow", "carry=1", "best"),
     ],
 )
@@ -188,7 +196,7 @@ def test_what_cannot_be_led_back_is_named_once_and_trains(start: Start, kind: st
     assert said.count("replays no steps") == 1
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_difference_stops_a_job_that_wants_it(start: Start, kind: str) -> None:
     _, said = ended(start(kind, 60, "flip=weight", on_difference="stop"), int(WorkerExit.NOT_REPEATABLE))
 
@@ -196,7 +204,7 @@ def test_a_difference_stops_a_job_that_wants_it(start: Start, kind: str) -> None
     assert "training is complete" not in said
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_loop_that_is_left_in_a_replay_keeps_all_its_steps(start: Start, undisturbed: Undisturbed, kind: str) -> None:
     *_, before, left, end, found = wait_for(start(kind, 40, "leave=2"), "{")
 

@@ -36,6 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train(tmp_path_factory.mktemp("undisturbed"), 3)[0][-1]
 
 
+@pytest.mark.nightly  # test_multiworker.py kills one on two replicas, and the next test restores what three had
 @pytest.mark.timeout(600)
 def test_killed_training_on_three_replicas_ends_with_equal_bits(
     tmp_path: Path, killed: tuple[Path, dict[str, Any]], undisturbed: dict[str, Any]

@@ -47,8 +47,11 @@ def values(drawn: Any) -> list[Any]:
 
 
 def is_in_every_run(name: str, way: str) -> bool:
-    """Of the calls on replicas without a function, one that draws and one that shuffles."""
-    return way != "on every replica, eagerly" or name in ("normal", "shuffle")
+    """All in a function. In other ways one that draws floating-point numbers, one that draws integers, one that
+    shuffles, and one that draws within another operation; on replicas without a function the first and the third."""
+    if way == "on every replica, eagerly":
+        return name in ("normal", "shuffle")
+    return way == "in a function" or name in ("normal", "integers", "shuffle", "dropout")
 
 
 @pytest.mark.parametrize(
