@@ -119,11 +119,12 @@ async def test_an_end_without_a_report_is_said_with_its_last_words(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_what_replaces_its_program_when_it_is_looked_for_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_what_replaces_its_program_when_it_is_looked_for_is_killed(tmp_path: Path, every: int) -> None:
     """In the middle of execve(2) it has neither environment nor arguments."""
     place = tmp_path / ".prove-0123456789abcdef"
     command = [sys.executable, "-S", "-E", str(CHILDREN / "execve_for_ever.py")]
-    for number in range(200):
+    for number in range(0, 200, every):
         child = subprocess.Popen(command, env={"OF": str(place)})
         time.sleep(0.015 + number * 0.00006)  # another moment of its life each time
         kill_all_of([place])

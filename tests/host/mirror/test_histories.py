@@ -244,7 +244,7 @@ EMPTY_HOST = [Life(0, False, True, 0, 0, "lost", NEVER), Life(0, True, True, 1, 
 
 
 @pytest.mark.slow
-@cases(80, deadline=None)
+@cases(40, deadline=None)
 @given(histories())
 def test_nobody_begins_behind_the_newest_checkpoint_that_was_uploaded(history: list[Life]):
     live(history)

@@ -38,14 +38,15 @@ def test_a_process_of_ours_is_found_by_its_mark(marked: tuple[str, int], tmp_pat
     assert [process.pid for process in marks.processes_of_daemon(tmp_path)[mark]] == [pid]
 
 
-def test_one_that_replaces_its_program_is_found_at_every_moment(tmp_path: Path):
+@pytest.mark.parametrize("looks", [300, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_one_that_replaces_its_program_is_found_at_every_moment(tmp_path: Path, looks: int):
     """In the middle of execve(2) it has no environment."""
     mark = marks.mark_of_attempt(tmp_path, "p", 1)
     environment = {marks.VARIABLE: mark}
     child = subprocess.Popen([sys.executable, "-S", "-E", CHILDREN / "execve_for_ever.py"], env=environment)
     try:
         wait_until(lambda: marks.read_mark(child.pid) == mark, "it has begun")
-        for _ in range(1000):
+        for _ in range(looks):
             assert [process.pid for process in marks.processes_of_attempt(mark)] == [child.pid]
     finally:
         child.kill()
