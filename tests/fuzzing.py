@@ -44,8 +44,8 @@ SCALARS = (
 
 
 def cases(few: int, **other: Any) -> settings:
-    """The settings of a test that feeds a parser; `few`: cases in the suite, enough to notice a broken parser."""
-    return settings(max_examples=CASES or (max(few // 10, 5) if QUICK else few), derandomize=not CASES, **other)
+    """The settings of a test that feeds a parser; `few`: cases in `make test`, enough to notice a broken parser."""
+    return settings(max_examples=CASES or (max(few // 10, 5) if QUICK else few // 2), derandomize=not CASES, **other)
 
 
 def jsons(*keys: str) -> st.SearchStrategy[Any]:

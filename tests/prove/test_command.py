@@ -114,7 +114,7 @@ def test_a_script_without_a_run_is_not_provable(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path):
     with subprocess.Popen(
         [*PROVE, "--scratch", tmp_path, "--", sys.executable, EXACT], cwd=ROOT, stdout=subprocess.PIPE,

@@ -12,13 +12,14 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.gpu_host import IN_ORDER, UUIDS, GpuDaemon, GpuHost
 from tests.places import CHILDREN
@@ -74,6 +75,16 @@ CASES = (
     Case("nvlink5-nonfatal", 145, more="RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x0)", leaves_out=False, restarts=False),
 )  # fmt: skip
 NAMES = [case.name for case in CASES]
+
+
+def of_each_kind(cases: Iterable[Case]) -> list[ParameterSet]:
+    """Those of which the daemon does the same as of an earlier one are for the night: all occur while a job trains."""
+    known, marked = set[tuple[bool, ...]](), list[ParameterSet]()
+    for case in cases:
+        kind = (case.xid is None, case.names_pid, case.saves, case.leaves_out, case.restarts)
+        marked.append(pytest.param(case, marks=pytest.mark.nightly if kind in known else (), id=case.name))
+        known.add(kind)
+    return marked
 
 
 class Bench:
@@ -173,7 +184,7 @@ def test_a_fault_while_a_job_trains(bench: Bench, case: Case) -> None:
         assert ended["signal"] == signal.SIGKILL, "nothing is asked of a GPU that is gone"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.leaves_out], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", of_each_kind(case for case in CASES if case.leaves_out))
 def test_a_fault_before_a_start(bench: Bench, case: Case) -> None:
     bench.recover()
     bench.daemon.call("stop", name="t")
@@ -189,7 +200,7 @@ def test_a_fault_before_a_start(bench: Bench, case: Case) -> None:
         assert case.words in bench.daemon.status("t")["description"]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.xid], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", of_each_kind(case for case in CASES if case.xid))
 def test_a_fault_as_a_job_dies(bench: Bench, case: Case) -> None:
     bench.recover()
     before = bench.trains()

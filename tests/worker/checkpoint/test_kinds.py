@@ -61,8 +61,8 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def is_in_every_run(strategy: str, training: str) -> bool:
-    """Not averages and loss scales on several processes: they are variables like any other, as on several replicas."""
-    return strategy != "multiworker" or training == "draws" or training in REFUSED
+    """Not averages and loss scales on several replicas or processes: they are variables like any other."""
+    return strategy == "one-device" or training == "draws" or training in REFUSED
 
 
 @pytest.mark.parametrize(
