@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.epochs import TakenOver
+from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
