@@ -28,12 +28,12 @@ from supervisor.runner.attempt.launching import policy_of, standby_kind_of
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.changes import ChangeWaiters
-from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
