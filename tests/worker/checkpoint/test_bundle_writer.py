@@ -21,7 +21,7 @@ from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from tests.waiting import wait_until
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool, HostCopy, RoomInFile
+from worker.checkpoint.copy_memory import ROOM_BYTES, BufferPool, HostCopy, RoomInFile
 from worker.saving.memory_file import CopyRoom
 
 pytestmark = pytest.mark.tensorflow

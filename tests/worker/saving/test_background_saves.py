@@ -22,8 +22,8 @@ from tests.waiting import wait_until
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint import bundle_writer, snapshot
-from worker.checkpoint.bundle_writer import BufferPool
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors
+from worker.checkpoint.copy_memory import BufferPool
 from worker.checkpoint.tensorflow_writer import PREPARED_BYTES
 
 pytestmark = pytest.mark.tensorflow
