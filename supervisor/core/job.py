@@ -40,6 +40,7 @@ from supervisor.core.actions import (
     exits,
     intents,
     launching,
+    lost_attempts,
     memory_copies,
     notices,
     silence,
@@ -184,7 +185,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     # --- an attempt that an earlier daemon started ---
     (events.AttemptFound,        (STOPPED,),                              adopting.attempt_found),
     (events.WorkerIdentified,    (ADOPTING,),                             adopting.worker_identified),
-    (events.AttemptLost,         (STOPPED,),                              adopting.attempt_lost),
+    (events.AttemptLost,         (STOPPED,),                              lost_attempts.attempt_lost),
 
     # --- time ---
     (events.HostSuspended,       (STARTING,),                             suspend.host_suspended_starting),

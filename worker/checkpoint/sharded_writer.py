@@ -23,35 +23,30 @@ checkpoint that is not synced. A worker that is late can't spoil another save: i
 and the chief waits for the reports of that very round of that very save, after which nobody writes.
 """
 
-import contextlib
 import json
 import shutil
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import snapshot
-from worker.checkpoint.bundle_writer import BundleCopy, Written, data_name, encode_index
+from worker.checkpoint.bundle_writer import BundleCopy
 from worker.checkpoint.checkpoint_tensors import SnapshotImpossible
 from worker.checkpoint.save_link import GangLost, SaveLink
 from worker.checkpoint.shares import Shares, divide
 from worker.checkpoint.snapshot import Snapshot, TensorSnapshot
-from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter, not_finite_text
+from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
+from worker.checkpoint.written_shares import ChiefShare, MemberShare, ShareReport
 from worker.data.collectives import Gang
 from worker.process.reporting import describe_error, print_message
 from worker.saving.commit import (
-    DISK_FULL,
     NotFinite,
     NotPublished,
     OtherDiskFull,
@@ -61,117 +56,7 @@ from worker.saving.commit import (
 )
 from worker.state.plain_values import NotSaveable
 
-SEEN_S = 5.0  # until the chief sees what another host has written: network file systems remember sizes for about 3 s
 _WHOLE, _FAILED, _READY = 0, 1, 2  # in the place of a digest: it can't be divided here; it failed; it may be divided
-
-
-@dataclass(frozen=True, slots=True)
-class ShareReport:
-    """What a worker says of its share: the files, or why there are none. `files`: name, size and hash.
-
-    `error`: in words, with its `errno` and `file` where a system call failed. `not_finite`: names of tensors.
-    """
-
-    files: Sequence[tuple[str, int, str]] = ()
-    checksums: Sequence[int] = ()
-    error: str | None = None
-    errno: int | None = None
-    file: str | None = None
-    not_finite: Sequence[str] = ()
-
-
-class _ChiefShare:
-    """The chief's share of a bundle; its writing is that of all."""
-
-    def __init__(
-        self,
-        name: CheckpointName,
-        own: BundleCopy | TensorSnapshot,
-        shares: Shares,
-        link: SaveLink,
-        has_own_folders: bool,
-    ) -> None:
-        self._name, self._own, self._shares, self._link = name, own, shares, link
-        self._has_own_folders = has_own_folders
-
-    def write(self, folder: NewFolder, prefix: str) -> None:
-        """Has all write, and writes the index over their files. Raises what a share failed with; SaveError."""
-        workers = len(self._shares.tensors)
-        failure: Exception | None = None
-        written: Written = []
-        try:
-            self._link.order_round()
-            try:
-                written = self._own.write_data(folder.create(data_name(prefix, 0, workers)))
-            except OSError as error:
-                failure = error
-            texts = [self._link.wait_for_report(rank) for rank in range(1, workers)]  # from now on nobody writes
-        except GangLost as error:
-            raise SaveError(save_error_text(self._name, str(error))) from error
-        if failure is not None:
-            raise failure
-        by_rank = [written]
-        for rank, text in enumerate(texts, 1):
-            report = self._accepted(rank, text)
-            for file, size, digest in report.files:
-                if self._has_own_folders:
-                    folder.record_elsewhere(file, size, digest)
-                    continue
-                _wait_until_seen(folder.path / file, size)
-                folder.record(file, size, digest)
-            by_rank.append(list(zip(self._shares.slots(rank), report.checksums, strict=True)))
-        folder.add(f"{prefix}{verify.INDEX}", encode_index(by_rank))
-
-    def _accepted(self, rank: int, text: str) -> ShareReport:
-        """What a worker reports, if it has written its share. Raises what it failed with."""
-        report = ShareReport(**json.loads(text))
-        if report.not_finite:
-            raise NotFinite(not_finite_text(report.not_finite))
-        if report.errno in DISK_FULL and self._has_own_folders:
-            raise OtherDiskFull(save_error_text(self._name, f"worker {rank}: {report.file}: {report.error}"))
-        if report.errno is not None:
-            raise OSError(report.errno, f"{report.error} (on worker {rank})", report.file)
-        if report.error is not None:
-            raise SaveError(save_error_text(self._name, f"worker {rank}: {report.error}"))
-        return report
-
-    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
-        return self._own.elements()
-
-    def release(self) -> None:
-        self._link.end()
-        self._own.release()
-
-
-def _wait_until_seen(path: Path, size: int) -> None:
-    """Returns once a file has the size that its writer reports, at the latest after SEEN_S."""
-    deadline = time.monotonic() + SEEN_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # it is not there yet; `record` raises what remains
-            if path.lstat().st_size == size:
-                return
-        time.sleep(0.05)
-
-
-class _MemberShare:
-    """The share of another worker, which takes part in the chief's rounds."""
-
-    def __init__(self, own: BundleCopy | TensorSnapshot, rank: int, workers: int) -> None:
-        self._own, self._rank, self._workers = own, rank, workers
-
-    def write(self, folder: NewFolder, prefix: str) -> None:
-        """Writes its data file alone."""
-        self.write_data(folder, prefix)
-
-    def write_data(self, folder: NewFolder, prefix: str) -> Written:
-        """Writes its data file."""
-        return self._own.write_data(folder.create(data_name(prefix, self._rank, self._workers)))
-
-    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
-        return self._own.elements()
-
-    def release(self) -> None:
-        self._own.release()
 
 
 class ShardedWriter(TensorFlowWriter):
@@ -250,7 +135,7 @@ class ShardedWriter(TensorFlowWriter):
         try:
             return super().commit(taken)
         except SaveError as error:
-            is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
+            is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), ChiefShare)
             is_anyones = isinstance(error, NotFinite | NotPublished | OtherDiskFull) or is_disk_full(error.__cause__)
             if is_divided and not is_anyones:
                 self.is_trusted = False
@@ -288,13 +173,13 @@ class ShardedWriter(TensorFlowWriter):
         else:
             own = TensorSnapshot(tuple(key for key, _ in mine), ("",) * len(mine), tuple(item for _, item in mine))
         if not self._gang.is_chief:
-            return {layout.PREFIX: _MemberShare(own, rank, self._gang.size)}
+            return {layout.PREFIX: MemberShare(own, rank, self._gang.size)}
         others = {
             prefix: snapshot.capture_tensors(tensors, copied, self._buffer_pools[prefix])
             for prefix, tensors in self._tensors.items()
             if prefix != layout.PREFIX
         }
-        return {layout.PREFIX: _ChiefShare(name, own, shares, self._link, self._has_own_folders), **others}
+        return {layout.PREFIX: ChiefShare(name, own, shares, self._link, self._has_own_folders), **others}
 
     def write_share(self, captured: CapturedTensors) -> None:
         """Takes part in the save of what a worker other than the chief captured, on any thread. Returns at its end.
@@ -302,7 +187,7 @@ class ShardedWriter(TensorFlowWriter):
         What fails is the chief's to report; returns too if the gang is lost.
         """
         share = (captured.bundles or {}).get(layout.PREFIX)
-        if not isinstance(share, _MemberShare):
+        if not isinstance(share, MemberShare):
             return  # the chief writes it all
         save = self._saves
         try:
@@ -316,7 +201,7 @@ class ShardedWriter(TensorFlowWriter):
         finally:
             share.release()
 
-    def _write_round(self, captured: CapturedTensors, share: _MemberShare) -> ShareReport:
+    def _write_round(self, captured: CapturedTensors, share: MemberShare) -> ShareReport:
         try:
             if bad := self.names_not_finite(captured):
                 return ShareReport(not_finite=bad)

@@ -14,8 +14,9 @@ import tensorflow as tf
 from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import BufferPool, BundleCopy, CopyMemory
+from worker.checkpoint.bundle_writer import BundleCopy
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
+from worker.checkpoint.copy_memory import BufferPool, CopyMemory
 from worker.devices.tpu import host_memory_device
 
 

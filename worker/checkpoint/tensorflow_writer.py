@@ -25,8 +25,8 @@ from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.memory_tier.layout import Description, FilePlace
 from worker.checkpoint import snapshot
-from worker.checkpoint.bundle_writer import BufferPool, RoomInFile
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
+from worker.checkpoint.copy_memory import BufferPool, RoomInFile
 from worker.checkpoint.replica_parts import COPIES
 from worker.checkpoint.snapshot import (
     Snapshot,

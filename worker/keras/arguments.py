@@ -11,11 +11,11 @@ import tensorflow as tf
 from worker.data.examples import Examples
 from worker.internals.keras_data import weights_by_class
 from worker.internals.tensorflow_internals import global_seed
-from worker.keras.arrays import ArrayData, are_arrays, split_for_validation
-from worker.keras.fit_data import DatasetData, ExamplesData, FitData
-from worker.keras.generator_data import GeneratorData
-from worker.keras.py_dataset import PyDatasetData
-from worker.keras.steps_per_epoch import StepsPerEpoch
+from worker.keras.data.arrays import ArrayData, are_arrays, split_for_validation
+from worker.keras.data.fit_data import DatasetData, ExamplesData, FitData
+from worker.keras.data.generator_data import GeneratorData
+from worker.keras.data.py_dataset import PyDatasetData
+from worker.keras.data.steps_per_epoch import StepsPerEpoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from worker.checkpoint.restore import has_variables
 from worker.data.resume_dataset import is_none_spec
 from worker.internals import keras_internals
-from worker.keras.fit_data import FitData
+from worker.keras.data.fit_data import FitData
 from worker.process.reporting import describe_error
 
 

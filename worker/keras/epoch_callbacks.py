@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.data.fit_data import EpochBatches, FitData
 from worker.keras.run import FitRun
 from worker.keras.several_workers import agree_to_stop, may_stop_within_epochs
 from worker.keras.state import FitState

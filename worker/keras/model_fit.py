@@ -19,9 +19,9 @@ from worker.internals import keras_internals
 from worker.keras.arguments import DataArguments, make_fit_data
 from worker.keras.building import build_from_data, build_symbolically, build_with_train_step
 from worker.keras.callbacks import check_callbacks
-from worker.keras.end_of_data import ExampleCounter
+from worker.keras.data.end_of_data import ExampleCounter
+from worker.keras.data.fit_data import FitData
 from worker.keras.epoch_callbacks import EpochCallbacks, metrics_of
-from worker.keras.fit_data import FitData
 from worker.keras.run import FitRun
 from worker.keras.several_workers import (
     agree_to_stop,

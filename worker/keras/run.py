@@ -12,8 +12,8 @@ from worker.checks import reachability
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import Kept
 from worker.data.collectives import Gang
-from worker.keras.end_of_data import ExampleCounter
-from worker.keras.fit_data import FitData
+from worker.keras.data.end_of_data import ExampleCounter
+from worker.keras.data.fit_data import FitData
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.run.run import Run

@@ -20,7 +20,7 @@ from worker.data import collectives
 from worker.data.collectives import Gang
 from worker.internals import keras_internals
 from worker.internals.tensorflow_internals import original_dataset
-from worker.keras.fit_data import FitData
+from worker.keras.data.fit_data import FitData
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 

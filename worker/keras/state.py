@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
 from worker.keras.callbacks import LogFiles
-from worker.keras.fit_data import FitData
+from worker.keras.data.fit_data import FitData
 from worker.keras.outer_variables import OuterVariable, outer_variables
 from worker.keras.validation import Validation
 from worker.process.reporting import describe_error

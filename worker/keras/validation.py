@@ -13,7 +13,7 @@ import tensorflow as tf
 from worker.checks.dataset_checks import find_in_dataset
 from worker.checks.findings import Finding
 from worker.data.batches import shared_by_rows
-from worker.keras.kept_attributes import KeptAttributes
+from worker.keras.data.kept_attributes import KeptAttributes
 from worker.state.dataset_passes import PassLog
 
 

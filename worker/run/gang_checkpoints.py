@@ -1,49 +1,33 @@
-"""The checkpoints of a run in which several processes train together (a gang).
+"""The saves of a run in which several processes train together (a gang).
 
-The chief alone selects the checkpoint, commits, and reports; the others restore what it selected. Each writes its share
-of a checkpoint (`checkpoint/sharded_writer.py`), or they send the chief the state that only they hold, and it writes
-all. All agree between two steps whether to save or stop, and for the same step: a stop that reaches any
-of them stops all. They agree about every fifth of a second, so that it costs training next to nothing.
+The chief alone commits and reports. All agree between two steps whether to save or stop, and for the same step: a stop
+that reaches any of them stops all. They agree about every fifth of a second, so that it costs training next to nothing.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
-from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from supervisor.protocol import layout
 from supervisor.protocol.wire.exits import WorkerExit
 from worker.base.run_settings import RunSettings
-from worker.checkpoint.replica_parts import PART, metrics_of, part_of_process
-from worker.checkpoint.restore import RestoredCheckpoint
-from worker.checkpoint.save_link import SaveLink
 from worker.checkpoint.sharded_writer import ShardedWriter
-from worker.checkpoint.shares import LEAST_BYTES
-from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
-from worker.checks.findings import Finding
-from worker.checks.reachability import Root
-from worker.data.collectives import Gang, jobs_of
-from worker.devices.tensorflow_conditions import replica_count
-from worker.internals.tensorflow_internals import CAN_WAIT_FOR_TEXTS
+from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary
+from worker.data.collectives import Gang
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.process.requests import SIGNAL_S
 from worker.run import own_folders
-from worker.run.gang_restore import GangRestore
+from worker.run.gang_directory import GangDirectory
 from worker.run.rank_reports import NO_CHECKPOINT, NewestCheckpoint, RankReports
-from worker.run.run_checkpoints import RunCheckpoints, SavedState
+from worker.run.run_checkpoints import SavedState
 from worker.saving.commit import SaveError
-from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
 from worker.saving.save import CheckpointWriter
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
-from worker.state import extra_state
-from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 
@@ -67,7 +51,7 @@ class _Agreement:
     next_in: int
 
 
-class GangCheckpoints(RunCheckpoints):
+class GangCheckpoints(GangDirectory):
     """The checkpoints of one of several workers. All workers call the same methods between the same steps."""
 
     def __init__(
@@ -78,84 +62,12 @@ class GangCheckpoints(RunCheckpoints):
         state: SavedState,
         not_finite: Callable[[int, str, int], NoReturn] | None,
     ) -> None:
-        super().__init__(attempt, settings, state, not_finite)
-        self._gang = gang
-        self._place = Place(gang.rank, gang.size)
-        self._gang_restore = GangRestore(gang, attempt, state)
+        super().__init__(gang, attempt, settings, state, not_finite)
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
         self._stop_by: float | None = None  # no try to save begins after that, once this worker was told to stop
         self._reports = RankReports(gang, attempt)
-        self._link: SaveLink | None = None
         self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
-        self._on_nan = settings.on_nan
-
-    # --- the beginning ---
-
-    def _open_directory(self, directory: Path) -> OpenedDirectory:
-        if self._gang_restore.has_own_folders and self._on_nan == "skip":
-            own_folders.refuse(
-                self._attempt, "the other nodes don't see which batches are left out; set on_nan = rollback"
-            )
-        return self._gang_restore.open_directory(
-            directory, partial(open_checkpoint_directory, self._attempt, has_parts=True)
-        )
-
-    def _make_writer(self, *arguments: Any, **named: Any) -> TensorFlowWriter:
-        if has_own_folders := self._gang_restore.has_own_folders:
-            named |= {"publish": partial(own_folders.publish, self._attempt)}
-        save_shards = self._gang_restore.save_shards
-        if save_shards == "never" or not CAN_WAIT_FOR_TEXTS or self._state.strategy is None:
-            return super()._make_writer(*arguments, **named)
-        self._link = SaveLink(self._gang.rank, jobs_of(self._state.strategy))
-        least_bytes = LEAST_BYTES if save_shards == "auto" else 0
-        return ShardedWriter(
-            *arguments,
-            gang=self._gang,
-            link=self._link,
-            chief_attempt=self._gang_restore.chief_attempt,
-            least_bytes=least_bytes,
-            own_files=self._own_files,
-            has_own_folders=has_own_folders,
-            **named,
-        )
-
-    def _readable(self, path: Path) -> AbstractContextManager[Path]:
-        return self._gang_restore.readable(path)
-
-    def _restore_from(self, path: Path) -> RestoredCheckpoint:
-        started = time.monotonic()
-        checkpoint = self._gang_restore.complete(path, super()._restore_from(path))
-        return replace(checkpoint, took_s=time.monotonic() - started)
-
-    def _record_conditions(self, present: Any, directory: Path) -> None:
-        if self._gang.is_chief:
-            super()._record_conditions(present, directory)
-
-    def _show_changes(self, text: str) -> None:
-        if self._gang.is_chief:
-            super()._show_changes(text)
-
-    def check_completeness(
-        self,
-        roots: Iterable[Root],
-        exempt: Iterable[Any],
-        step: int,
-        remedy: str,
-        find_problems: Callable[[], Sequence[Finding]],
-    ) -> None:
-        """The chief checks for all, as they run the same program."""
-        if self._gang.is_chief:
-            super().check_completeness(roots, exempt, step, remedy, find_problems)
-
-    def report_findings(
-        self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""
-    ) -> None:
-        """The chief reports for all."""
-        if self._gang.is_chief:
-            super().report_findings(findings, step, missing, remedy)
-
-    # --- between two steps ---
 
     def has_work(self, step: int) -> bool:
         """For the report to the daemon, which comes from the chief alone."""
@@ -329,20 +241,6 @@ class GangCheckpoints(RunCheckpoints):
             self._report_already_saved(self._last, flushes, started)
             return None
         return self._report_cannot_save(step, flushes, f"cannot save step {step}: the save in flight failed")
-
-    def _extra_files(self) -> Mapping[str, bytes]:
-        """Contents by file name of what the workers hold for themselves; all call it for the same step."""
-        mine = b"" if self._gang.is_chief else self._own_part()
-        parts = {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
-        return {**super()._extra_files(), **parts}
-
-    def _own_files(self) -> Mapping[str, bytes]:
-        """Contents by file name of what this worker writes besides its share."""
-        return super()._extra_files() if self._gang.is_chief else {PART.format(self._gang.rank): self._own_part()}
-
-    def _own_part(self) -> bytes:
-        variables = extra_state.extra_variables(self._state.tracked).saved_apart(replica_count(self._state.strategy))
-        return part_of_process(variables, metrics_of(self._state.tracked, self._state.values), self._state.generators)
 
     def _allow_exits(self) -> None:
         started = local_processes.find_local_processes()

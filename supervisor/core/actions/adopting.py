@@ -1,4 +1,4 @@
-"""An attempt that an earlier daemon started: adopts its worker, or records an end that nobody saw.
+"""Adopts the worker of an attempt that an earlier daemon started.
 
 How adoption works
 ------------------
@@ -24,18 +24,10 @@ A worker that is not wanted any more, or whose configuration has changed, flushe
 answer, one that does steps is supervised as any other and one that shows no progress is ended. A plain program has no
 control pipe; its age, or whether it reported READY=1, tells which state it is in.
 
-*Lost.* The worker ended while no daemon was running. What it left behind takes the place of what a daemon would have
-seen: its last words (`done`, or `failed` with the exit status), its newest checkpoint, the kernel's count of kills for
-lack of memory. From these a WorkerExited is made and follows the same path as any other (`exits.py`), so that budgets
-and back-off come out as if the daemon had lived on. Without any trace, the cause is `preemption` after a reboot of the
-host, else `lost` if the attempt made progress or is a plain program's; neither counts as a failure.
+An attempt whose worker is gone by then is the subject of `lost_attempts.py`.
 """
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.crash_loops import record_failed_step
-from supervisor.core.actions.exit_causes import classify_exit
-from supervisor.core.actions.exits import follow_exit
-from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
@@ -46,23 +38,20 @@ from supervisor.core.actions.transitions import (
     enter_running,
     flushing_deadline,
     kill,
-    launch,
     select_checkpoint,
     starting_deadline,
     terminate,
 )
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
-from supervisor.core.program.effects import RecordEnd, RequestIdentity
+from supervisor.core.program.effects import RequestIdentity
 from supervisor.core.program.events import (
     AttemptFound,
-    AttemptLost,
     CheckpointCommitted,
     Event,
     ProgramClosed,
     RestartRequired,
     StepsDone,
-    WorkerExited,
     WorkerIdentified,
 )
 from supervisor.core.program.facts import PendingFlush, ProgramFacts, State
@@ -108,7 +97,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
     facts.current.progressed_at = now
     facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE
     if event.phase in (Phase.TRAINING, Phase.DONE):
-        _begin_only_once(facts)
+        account.record_begun_before(facts)
     if event.phase in (Phase.WAITING, Phase.RESTORING) or not (
         facts.current.made_progress or facts.current.done_reported
     ):
@@ -193,49 +182,6 @@ def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     return terminate(facts, event, now)
 
 
-@leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
-def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
-    """Records the end that nobody saw, from what the worker left behind, and continues as if it had been seen.
-
-    If a dependency is not ready, the program waits for its next start request, and a back-off still holds then.
-    """
-    facts.held_back = event.held_back
-    effects = _follow_lost(facts, event, now)
-    facts.held_back = False
-    if event.held_back and facts.state is State.BACKOFF:
-        facts.backoff_until = facts.deadline_at
-        enter(facts, State.STOPPED)
-    return effects
-
-
-def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
-    if event.committed_step is not None:  # so it had begun, whether or not a daemon was there to hear of it
-        _begin_only_once(facts)
-        before = facts.account
-        account.record_start(facts)
-        account.record_commit(facts, event.committed_step)
-        facts.account = before.changed_to(facts.account.newest)  # one change
-    if event.done:
-        enter(facts, State.SUCCEEDED)
-        return [
-            RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running"),
-            *record_stop(facts, event, now),
-        ]
-    told_nothing = event.error is None and event.oom is None
-    if told_nothing and (event.host_rebooted or not facts.policy.is_job):
-        cause, text = (
-            (Cause.PREEMPTION, "the host went away")
-            if event.host_rebooted
-            else (Cause.LOST, "ended while no daemon was running; exit status unknown")
-        )
-        record = RecordEnd(facts.attempt, cause, text)
-        return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
-    _restore_reports(facts, event)
-    exit_ = explain(facts, WorkerExited(facts.attempt, event.code, None, event.oom))
-    cause, text = classify_exit(facts, exit_)
-    return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
-
-
 def _skip_flush_ids(facts: ProgramFacts, now: float) -> None:
     """Counts flushes on from a number that no earlier daemon has reached, as the worker has not said how far they came.
 
@@ -244,33 +190,6 @@ def _skip_flush_ids(facts: ProgramFacts, now: float) -> None:
     lives, and no daemon asks for a flush a millisecond.
     """
     facts.flushes_requested = max(facts.flushes_requested, int(now * 1000))
-
-
-def _begin_only_once(facts: ProgramFacts) -> None:
-    """The attempt has begun to train, so what was decided about its start is done, though the ledger may not say so."""
-    account.record_begun(facts)
-    facts.restore_below_step = None
-
-
-def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
-    """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
-    facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
-    facts.current.failed_errno, facts.current.gang_attempt = event.errno, event.gang_attempt
-    if event.error is not None:
-        facts.current.reported_error, facts.current.failed_step = event.error, event.step
-        record_failed_step(facts, event.step)
-    facts.current.made_progress = event.committed_step is not None or (event.step or 0) > (
-        facts.current.start_step or 0
-    )
-    facts.ever_trained = facts.ever_trained or facts.current.made_progress
-    if event.committed_step is None:
-        return
-    facts.current.saved_step = event.committed_step
-    facts.current.step = max(event.committed_step, facts.current.step or 0)
-    if facts.best_step is None or event.committed_step > facts.best_step:
-        facts.best_step = event.committed_step
-        facts.failures.refill_budgets()
-        facts.suspects.checkpoint_committed()
 
 
 def _go_on_training(facts: ProgramFacts, now: float) -> Effects:

@@ -19,11 +19,9 @@ Two can't decide at the same time: the batch script does nothing while a daemon 
 begins turns. A rank that leaves because it is done, or has saved, is no loss; the others have a while to do the same.
 """
 
-from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 
 from supervisor.core.fleet.gang_effects import (
     BeginTraining,
@@ -35,12 +33,12 @@ from supervisor.core.fleet.gang_effects import (
     TellCluster,
 )
 from supervisor.core.fleet.orderly_stop import OrderlyStop
+from supervisor.core.fleet.presence import SILENCE_S, Presence
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 from supervisor.protocol.plurals import listed
 
-SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
 LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
@@ -71,14 +69,9 @@ class GangView:
     addresses: tuple[str, ...] = ()
     """Of the workers of this turn, by rank, while it is TRAINING."""
     end: EndGeneration | None = None
-    _ready: dict[int, str] = field(default_factory=dict)
-    """To the chief: nodes without a worker, and where the next one listens."""
     _diverged: dict[int, SeenDivergence] = field(default_factory=dict)
-    """To the chief: what those nodes know of divergences."""
-    _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
-    """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
-    it whenever a rank joins."""
-    _left: set[int] = field(default_factory=set)
+    """To the chief: what nodes without a worker know of divergences."""
+    _presence: Presence = field(default_factory=Presence)
     _leave_by: float | None = None
     _stop: OrderlyStop = field(default_factory=OrderlyStop)
     """Of this turn; of the others than the chief, what their own worker has done."""
@@ -102,8 +95,7 @@ class GangView:
         if self.roster.is_out(node):
             text = f"{self.allocation.describe(node)} has failed {MAX_FAILURES} times and is not taken again"
             return [Say(Refused(text, is_out=True), node)]
-        self._left.discard(node)
-        self.heard(node, now)
+        self._presence.came(node, now)
         self.roster.came(node)
         if self.end is not None:
             return []
@@ -116,7 +108,7 @@ class GangView:
     def on_ready(self, node: int, message: WithoutWorker, now: float) -> list[GangEffect]:
         """To the chief: no worker runs there. One that has left says so, too, until it is gone."""
         self.heard(node, now)
-        if self.end is not None or message.turn != self.turn or node in self._left:
+        if self.end is not None or message.turn != self.turn or self._presence.has_left(node):
             return []
         return self._is_ready(node, message.address, now, message.diverged)
 
@@ -150,19 +142,17 @@ class GangView:
 
     def heard(self, node: int, now: float) -> None:
         """It said something."""
-        if node not in self._left:
-            self._heard_at[node] = now
-            self._heard_at.move_to_end(node)
+        self._presence.heard(node, now)
 
     def left(self, node: int, status: int, text: str, now: float, alone: bool = False) -> list[GangEffect]:
         """It said that it leaves, and why. `alone`: only because of its own node."""
-        if node in self._left:
+        if self._presence.has_left(node):
             return []
         reason = f"{self.allocation.describe(node)} left: {text}"
         if alone and self.is_chief:
             return self._on_left_alone(node, reason, now)
         if self._is_spare(node):
-            self._forget(node)
+            self._presence.forget(node)
             return []
         if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
             return self._on_left_in_order(node, reason, now)
@@ -170,14 +160,14 @@ class GangView:
             return self._on_left_between_turns(node, StepExit(status), reason)
         if status == StepExit.FAILED or self._leave_by is not None:
             return self._over(StepExit.AGAIN, reason)
-        self._forget(node)
+        self._presence.forget(node)
         return self._failed([node], reason, now)
 
     def lost(self, node: int, text: str, now: float) -> list[GangEffect]:
         """Its connection ended without a word."""
-        if node in self._left:
+        if self._presence.has_left(node):
             return []
-        self._forget(node)
+        self._presence.forget(node)
         return self._failed([node], f"{self.allocation.describe(node)} was lost: {text}", now)
 
     def refused(self, reason: str, is_out: bool) -> list[GangEffect]:
@@ -229,21 +219,19 @@ class GangView:
         """When to call `expire`."""
         if self.end is not None:
             return None
-        limits = [at + SILENCE_S for at in islice(self._heard_at.values(), 1)]
+        limits = [self._presence.silent_at()]
         if self.phase is TurnPhase.GATHERING:
             limits.append(self.began_at + self.rendezvous_s)
-            if CHIEF in self._ready and self.roster.can_go_on(self._ready):
+            if CHIEF in self._presence.ready and self.roster.can_go_on(self._presence.ready):
                 limits.append(self.began_at + GRACE_S)
-        limits += [at for at in (self._leave_by, self._stop.due_at) if at is not None]
-        return min(limits, default=None)
+        limits += [self._leave_by, self._stop.due_at]
+        return min((at for at in limits if at is not None), default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
         """The time of `deadline` has come."""
         if self.end is not None:
             return []
-        if silent := sorted(node for node, at in self._heard_at.items() if now >= at + SILENCE_S):
-            for node in silent:
-                self._forget(node)
+        if silent := self._presence.pop_silent(now):
             text = f"nothing was heard of {self._names(silent)} for {SILENCE_S:g} s"
             return [*map(Disconnect, silent), *self._failed(silent, text, now)]
         if self.phase is TurnPhase.GATHERING:
@@ -264,19 +252,19 @@ class GangView:
     def _is_ready(self, node: int, address: str, now: float, diverged: SeenDivergence | None) -> list[GangEffect]:
         if self.phase is TurnPhase.TRAINING:
             return [TellCluster(node)] if self._is_spare(node) else []
-        self._ready[node] = address
+        self._presence.ready[node] = address
         if diverged is not None:
             self._diverged[node] = diverged
         return self._begin_if_complete(now)
 
     def _begin_if_complete(self, now: float) -> list[GangEffect]:
-        if (nodes := self.roster.choose(self._ready, now - self.began_at)) is None:
+        if (nodes := self.roster.choose(self._presence.ready, now - self.began_at)) is None:
             return []
-        return self._begin(nodes, tuple(self._ready[node] for node in nodes))
+        return self._begin(nodes, tuple(self._presence.ready[node] for node in nodes))
 
     def _begin(self, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> list[GangEffect]:
         self.phase, self.roster.ranks, self.addresses = TurnPhase.TRAINING, nodes, addresses
-        self._ready.clear()
+        self._presence.ready.clear()
         diverged = tuple(self._diverged.values())  # also of a node that has left since
         self._diverged.clear()
         return [BeginTraining(self.turn, nodes, addresses, diverged)]
@@ -287,7 +275,7 @@ class GangView:
             return self._over(StepExit.AGAIN, text)
         self.turn += 1
         self.phase, self.began_at = TurnPhase.GATHERING, now
-        self._ready.clear()
+        self._presence.ready.clear()
         self._stop = OrderlyStop()
         return [Say(Over(self.turn, text)), EndWorker(text)]
 
@@ -302,14 +290,13 @@ class GangView:
             self.roster.failed(node)
         if not had_ranks:
             return []
-        if not self.roster.can_go_on(self._present):
+        if not self.roster.can_go_on(self._presence.nodes):
             return self._over(StepExit.AGAIN, text)
         return self._again(text, now) if self.phase is TurnPhase.TRAINING else self._begin_if_complete(now)
 
     def _on_left_in_order(self, node: int, reason: str, now: float) -> list[GangEffect]:
         """It is done, or has saved, and so are the others soon."""
-        self._left.add(node)
-        self._forget(node)
+        self._presence.left(node)
         self._leave_by = self._leave_by or now + LEAVE_S
         self._stop.due_at = None
         if self._is_spare(self.allocation.rank):
@@ -320,22 +307,22 @@ class GangView:
         """It was told to stop while no worker ran: as while all train, the others stop with it, and nobody failed."""
         if node in self.roster.ranks:
             return self._over(status, reason)
-        self._forget(node)
+        self._presence.forget(node)
         self.roster.left(node)
         return []
 
     def _on_left_alone(self, node: int, reason: str, now: float) -> list[GangEffect]:
         """To the chief: a spare node takes its rank, or all leave with it."""
         had_rank = node in self.roster.ranks
-        self._forget(node)
+        self._presence.forget(node)
         self.roster.left(node)
-        is_last = not self.roster.can_go_on(self._present)
+        is_last = not self.roster.can_go_on(self._presence.nodes)
         if had_rank and self.end is None and (is_last or self._leave_by is not None):
             reason = f"{reason}; no spare node can take its rank" if is_last else reason
             if self.phase is TurnPhase.TRAINING:
                 return self._on_left_in_order(node, reason, now)
             return self._over(StepExit.NODE_LEAVES, reason)
-        self._left.add(node)
+        self._presence.left(node)
         if not had_rank or self.end is not None:
             return []
         if self.phase is not TurnPhase.TRAINING:
@@ -351,33 +338,25 @@ class GangView:
         return self._again_if_stopped(now)
 
     def _again_if_stopped(self, now: float) -> list[GangEffect]:
-        if self._stop.departed is None or not self._stop.is_over(set(self.roster.ranks) - self._left):
+        if self._stop.departed is None or not self._stop.is_over(set(self.roster.ranks) - self._presence.gone):
             return []
         return self._again(self._stop.departed, now)
-
-    @property
-    def _present(self) -> Collection[int]:
-        return {CHIEF, *self._heard_at}
 
     def _is_spare(self, node: int) -> bool:
         return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
 
     def has_left(self, node: int) -> bool:
         """Whether it has said that it leaves, and is not back."""
-        return node in self._left
-
-    def _forget(self, node: int) -> None:
-        self._heard_at.pop(node, None)
-        self._ready.pop(node, None)
+        return self._presence.has_left(node)
 
     def _describe_missing(self) -> str:
         within = f"within {self.rendezvous_s:g} s (rendezvous_timeout)"
         if not self.is_chief:
-            if CHIEF in self._heard_at:
+            if self._presence.knows(CHIEF):
                 chief = self.allocation.describe(CHIEF)
                 return f"the gang was not complete {within}; the log of {chief} names who is missing"
             return f"{self.allocation.describe(CHIEF)}, the chief, could not be reached {within}"
-        missing = [node for node in range(self.allocation.size) if node not in self._ready]
+        missing = [node for node in range(self.allocation.size) if node not in self._presence.ready]
         need = f"; {self.roster.wanted} are needed" if self.roster.wanted < self.allocation.size else ""
         return f"{self._names(missing)} did not join {within}{need}"
 

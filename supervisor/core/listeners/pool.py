@@ -3,17 +3,17 @@
 The protocol is Supervisor's (version 3.0 of it): a listener writes `READY`, gets one event, writes `RESULT`, and so on.
 """
 
-from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from supervisor.core.listeners.event_buffer import EventBuffer, PoolEvent
 
 PROTOCOL = "3.0"
 READY = b"READY\n"
 ACCEPTED, REJECTED = b"OK", b"FAIL"
 RESULT = b"RESULT "
 
-MAX_BYTES = 16 << 20  # of payloads that wait in one pool; `buffer_size` events of a megabyte would be too many
 MAX_ANSWER_BYTES = 1 << 20  # Supervisor's own handler knows no answer longer than 4
 MAX_LENGTH_DIGITS = 7
 REFUSED_AGAIN_S = 1.0  # before an event that was rejected twice is sent again, for other work
@@ -27,22 +27,6 @@ class ListenerState(StrEnum):
     READY = "READY"  # it waits for an event
     BUSY = "BUSY"  # it has one
     UNKNOWN = "UNKNOWN"  # it wrote something else: nothing is sent to it until it is restarted
-
-
-@dataclass(slots=True)
-class PoolEvent:
-    """An event that waits, or that a listener has. `program`: whose it is, if it is one's.
-
-    `refusals`: how often it was rejected; `not_before`: monotonic.
-    """
-
-    serial: int
-    pool_serial: int
-    name: str
-    payload: bytes
-    program: str | None = None
-    refusals: int = 0
-    not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +86,18 @@ class ListenerPool:
 
     def __init__(self, name: str, server: str, capacity: int, *, takes_data: bool = False) -> None:
         self.name = name
-        self.capacity = capacity
         self.takes_data = takes_data
         self.accepted = self.refused = self.dropped = 0
         self._server = server
-        self._waiting: deque[PoolEvent] = deque()
-        self._bytes = 0
-        self._waiting_of: Counter[str | None] = Counter()
+        self.buffer = EventBuffer(capacity)
+        """The events that wait for a listener."""
         self._serials = 0
         self._listeners: dict[str, Listener] = {}
 
     @property
     def waiting(self) -> int:
         """How many events wait for a listener."""
-        return len(self._waiting)
+        return len(self.buffer)
 
     @property
     def unanswered(self) -> int:
@@ -136,17 +118,11 @@ class ListenerPool:
     def add_event(
         self, serial: int, name: str, payload: bytes, now: float, program: str | None = None
     ) -> list[PoolEffect]:
-        """Queues an event; if there is no room, an old one is dropped: the oldest of the program that has most waiting.
-
-        So a program that makes events without end drops its own, as long as others have fewer.
-        """
-        self._waiting.append(PoolEvent(serial, self._serials, name, payload, program))
-        self._waiting_of[program] += 1
+        """Queues an event; if there is no room, an old one is dropped."""
+        self.buffer.add(PoolEvent(serial, self._serials, name, payload, program))
         self._serials += 1
-        self._bytes += len(payload)
         effects: list[PoolEffect] = []
-        while len(self._waiting) > self.capacity or (self._bytes > MAX_BYTES and len(self._waiting) > 1):
-            lost = self._take(self._most_crowded())
+        for lost in self.buffer.drop_beyond_room():
             self.dropped += 1
             effects.append(EventDropped(lost.name, self.dropped))
         return effects + self._dispatch(now)
@@ -189,9 +165,8 @@ class ListenerPool:
 
     def deadline(self) -> float | None:
         """When `expire` is to be called; None: nothing waits for a time."""
-        if not self._waiting or self._free() is None:
-            return None
-        return self._waiting[0].not_before
+        oldest = self.buffer.oldest
+        return None if oldest is None or self._free() is None else oldest.not_before
 
     def expire(self, now: float) -> list[PoolEffect]:
         """What is to be done if the deadline has passed."""
@@ -251,17 +226,17 @@ class ListenerPool:
     def _requeue_event_of(self, listener: Listener) -> None:
         """Puts its event back into the queue, before all later ones; there is always room for it."""
         event, listener.event = listener.event, None
-        if event is None:
-            return
-        place = sum(1 for pool_event in self._waiting if pool_event.pool_serial < event.pool_serial)
-        self._waiting.insert(place, event)
-        self._waiting_of[event.program] += 1
-        self._bytes += len(event.payload)
+        if event is not None:
+            self.buffer.put_back(event)
 
     def _dispatch(self, now: float) -> list[PoolEffect]:
         effects: list[PoolEffect] = []
-        while self._waiting and self._waiting[0].not_before <= now and (listener := self._free()) is not None:
-            event = self._take(0)
+        while (
+            (event := self.buffer.oldest) is not None
+            and event.not_before <= now
+            and (listener := self._free()) is not None
+        ):
+            self.buffer.take_oldest()
             listener.event, listener.state = event, ListenerState.BUSY
             effects.append(SendEvent(listener.name, self._envelope(event)))
         return effects
@@ -273,20 +248,6 @@ class ListenerPool:
             if listener.state is ListenerState.READY and listener.is_up
         )
         return next(ready, None)
-
-    def _most_crowded(self) -> int:
-        """The place of the oldest event of the program with the most events; of several such, the oldest of all."""
-        most = max(self._waiting_of.values())
-        return next(place for place, event in enumerate(self._waiting) if self._waiting_of[event.program] == most)
-
-    def _take(self, place: int) -> PoolEvent:
-        event = self._waiting[place]
-        del self._waiting[place]
-        self._bytes -= len(event.payload)
-        self._waiting_of[event.program] -= 1
-        if not self._waiting_of[event.program]:
-            del self._waiting_of[event.program]
-        return event
 
     def _envelope(self, event: PoolEvent) -> bytes:
         """Header and payload; `len` counts bytes, as Supervisor's documentation says."""

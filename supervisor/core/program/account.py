@@ -87,6 +87,13 @@ def record_begun(facts: ProgramFacts) -> None:
         facts.begin_at = facts.begin_since = None
 
 
+def record_begun_before(facts: ProgramFacts) -> None:
+    """Records that an attempt had begun to train under an earlier daemon: what was decided about its start is done,
+    though the ledger may not say so."""
+    record_begun(facts)
+    facts.restore_below_step = None
+
+
 def _is_own_commit(facts: ProgramFacts) -> bool:
     """Whether the newest checkpoint is of the present attempt, also if what an earlier daemon knew of it is lost.
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.core.diagnosis.evidence import Diagnosis
-from supervisor.host.ledger.writer import LedgerWriter, Select, Statement
+from supervisor.host.ledger.write_queue import Statement
+from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most

@@ -28,7 +28,8 @@ from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.uploads import UploadTable
 from supervisor.host.ledger.wanted import WantedPrograms, statements_of, stored_wanted
 from supervisor.host.ledger.wanted_file import FILE, WantedFile, check_wanted_format, read_wanted
-from supervisor.host.ledger.writer import LedgerWriter, Statement, Value
+from supervisor.host.ledger.write_queue import Statement, Value
+from supervisor.host.ledger.writer import LedgerWriter
 from supervisor.host.processes.process_status import read_boot_id
 
 __all__ = ["Ledger", "LedgerError"]

@@ -9,7 +9,7 @@ from supervisor.host.ledger.schema import ATTEMPT_TABLES, INCREMENTAL
 
 LEAST_ATTEMPTS = 20  # of each program, whatever their age: the default of `history`
 SAVES_KEPT = 1000  # of each program; only the last few are read, to estimate how long a save takes
-REFUSALS_KEPT = 1000  # of each program: 50 of an attempt at most (runner/program/checkpoint_storage.py)
+REFUSALS_KEPT = 1000  # of each program: 50 of an attempt at most (runner/checkpoints/storage.py)
 SHRINK_ABOVE_BYTES = 1 << 20  # of free pages in the file; below, they are used again
 SHRINK_PAGES = 250  # given back at once: 1 MB, in some milliseconds
 PRUNED_AT_ONCE = 100  # rows: takes some milliseconds, during which other records wait

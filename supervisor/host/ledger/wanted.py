@@ -8,7 +8,8 @@ import sqlite3
 
 from supervisor.host.ledger.schema import LedgerError
 from supervisor.host.ledger.wanted_file import Wanted, WantedFile, account_in
-from supervisor.host.ledger.writer import LedgerWriter, Statement
+from supervisor.host.ledger.write_queue import Statement
+from supervisor.host.ledger.writer import LedgerWriter
 from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.wire.codec import encode_record
 

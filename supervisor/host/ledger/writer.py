@@ -1,19 +1,15 @@
 """Writes to SQLite in a thread of its own, so that no caller waits for the disk, and retries when the disk is full.
 
-Between writes it also has old rows deleted (`pruning.py`).
-
-All programs share the queue and the file, so each has a quota in both: a program whose worker makes records without end
-loses its own, and no other's. What operators want has no limit: no worker can make such records.
+What waits is in `write_queue.py`. Between writes, old rows are deleted (`pruning.py`), of a program that adds many
+more often (`PRUNE_AFTER`): each has a quota in the file too.
 """
 
 import sqlite3
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -28,12 +24,10 @@ from supervisor.host.ledger.schema import (
     open_or_create,
     set_aside,
 )
+from supervisor.host.ledger.write_queue import QueuedStatement, Statement, Value, WriteQueue, queued_statement
 from supervisor.protocol.plurals import counted
 
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
-QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
-QUEUED_OF_ONE, QUEUED_BYTES_OF_ONE = 1000, 1 << 20  # of one program: a tenth
-QUEUED_FOR_SURE = 100  # of a program with fewer in the queue, one more is taken even if others have filled it
 GATHER_S = 0.01  # what happens together is written together: a commit costs more than what is in it
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
 RETRY_MAX_S = 30.0
@@ -41,30 +35,10 @@ PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
 PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
 PRUNE_AFTER = 50  # saves and refusals of one program since it was last pruned: one that makes many grows no file
 
-Value = str | int | float | None | Callable[[], str]
-"""A function gives its value when the statement is written, in the ledger's thread, and again when that is repeated."""
-Statement = tuple[str, tuple[Value, ...]]
-QueuedStatement = tuple[str, tuple[Value, ...], str | None, int]
-"""With the program whose record it is, and its bytes."""
 Select = Callable[..., list[sqlite3.Row]]
 """Runs a query, with its values as further arguments. Raises LedgerError."""
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Share:
-    """What one program has in the queue, and how many of its records were left out. `unpruned`: rows that it added."""
-
-    records: int = 0
-    size_bytes: int = 0
-    left_out: int = 0
-    unpruned: int = 0
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether one more record is within the program's quota; the first always is."""
-        fits = self.size_bytes + size_bytes <= QUEUED_BYTES_OF_ONE or not self.records
-        return fits and self.records < QUEUED_OF_ONE
 
 
 class LedgerWriter:
@@ -90,8 +64,7 @@ class LedgerWriter:
         self._pruning = pruning
         self._prune_at = time.monotonic()
         self._connection = connection
-        self._queue: deque[QueuedStatement] = deque()
-        self._shares: defaultdict[str, _Share] = defaultdict(_Share)
+        self._queue = WriteQueue()
         self._changed = threading.Condition()
         self._queued = self._settled = self._lost = self._awaited = 0
         self._error: sqlite3.Error | OSError | None = None
@@ -115,7 +88,7 @@ class LedgerWriter:
     def left_out(self, program: str) -> int:
         """How many records of a program were left out since the daemon's start, because it made too many."""
         with self._changed:
-            return self._shares[program].left_out if program in self._shares else 0
+            return self._queue.left_out(program)
 
     def enqueue(self, sql: str, *values: Value, of: str | None = None) -> bool:
         """Queues one statement; False if it is dropped, and counted, as the queue is full or the writer closed.
@@ -123,31 +96,18 @@ class LedgerWriter:
         `of`: the program of whose worker's words it is made; None: of what operators want and the daemon does, for
         which there is always room.
         """
-        stored = tuple(_storable(value) for value in values)
-        size = sum(len(text) for text in stored if isinstance(text, str))
+        statement = queued_statement(sql, values, of)
         with self._changed:
-            share = self._shares[of] if of is not None else None
-            if share is not None and not share.has_room(size):
-                share.left_out += 1
+            if not self._queue.is_within_quota(statement):
                 return False
-            if self._closing or len(self._queue) >= self._limit(share):
+            if self._closing or not self._queue.has_room_for(statement):
                 self._lost += 1
                 return False
-            if share is not None:
-                share.records += 1
-                share.size_bytes += size
-                share.unpruned += "INTO checkpoints" in sql or "INTO refusals" in sql
-            self._queue.append((sql, stored, of, size))
+            self._queue.append(statement)
             self._queued += 1
             if len(self._queue) == 1:  # else the thread is awake already, and will take all
                 self._changed.notify_all()
         return True
-
-    def _limit(self, share: _Share | None) -> int:
-        """How long the queue may be for one more record of a program, or of none."""
-        if share is None:
-            return 3 * QUEUED_WRITES
-        return 2 * QUEUED_WRITES if share.records < QUEUED_FOR_SURE else QUEUED_WRITES
 
     def wait_until_written(self) -> None:
         """Returns once all that is queued now is written, or a write has failed, or after READ_WAIT_S."""
@@ -192,11 +152,7 @@ class LedgerWriter:
                 if error is None:
                     self._lost += lost
                     self._settled += len(batch)
-                    for _ in batch:
-                        _, _, of, size = self._queue.popleft()
-                        if of is not None:
-                            self._shares[of].records -= 1
-                            self._shares[of].size_bytes -= size
+                    self._queue.remove_first(len(batch))
                 self._changed.notify_all()
                 if error is None:  # also who came during the write may wait for nothing but what it wrote
                     waiting += self._waiting
@@ -229,7 +185,7 @@ class LedgerWriter:
                 timeout_s = max(0.0, self._prune_at - time.monotonic())
                 if self._changed.wait_for(lambda: self._queue or self._closing, timeout_s):
                     self._changed.wait_for(lambda: self._awaited or self._closing or self._waiting, GATHER_S)
-                    return list(self._queue)
+                    return self._queue.statements()
             self._prune()
 
     def _prune(self) -> None:
@@ -243,9 +199,7 @@ class LedgerWriter:
     def _prune_crowded(self) -> None:
         """Prunes programs that have added many rows, also while more come."""
         with self._changed:
-            crowded = {name: share.unpruned for name, share in self._shares.items() if share.unpruned >= PRUNE_AFTER}
-            for name in crowded:
-                self._shares[name].unpruned = 0
+            crowded = self._queue.pop_crowded(PRUNE_AFTER)
         if crowded and self._error is None:
             with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):
                 for name, added in crowded.items():
@@ -319,8 +273,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _storable(value: Value) -> Value:
-    """Replaces lone surrogates, which text from outside may hold and no database accepts."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -15,8 +15,9 @@ from functools import partial
 from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
+from supervisor.host.mirror.epochs import EpochLost, TakenOver
 from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import EpochLost, MirroredRun, PartDamaged, TakenOver
+from supervisor.host.mirror.run import MirroredRun, PartDamaged
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name

@@ -44,6 +44,7 @@ from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.node_departure import NodeDeparture
+from supervisor.runner.fleet.node_end import NodeEnd
 from supervisor.runner.program.runner import Runner
 
 ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
@@ -89,8 +90,6 @@ class GangAgent:
         self._loop = asyncio.get_running_loop()
         self.allocation = place.allocation
         """As it was given: `rank` is the number of this node, whatever its rank in a turn."""
-        self.ends_with: StepExit | None = None
-        """What the batch script is told; None: the daemon's own end decides."""
         self._place = place
         self._settings = settings
         self._runners = runners
@@ -107,7 +106,7 @@ class GangAgent:
         self._joined = 0
         self._leaves_for_node = False
         self._departure = NodeDeparture(self.allocation, settings.wanted, self._link)
-        self._has_told_failure = False
+        self._end_of_node = NodeEnd(self.allocation, self._link, runners, settings.verdict)
         self._has_started = False
         """Whether the program was taken up: from then on, a turn begins with an event."""
         self._last_attempt: int | None = None
@@ -117,10 +116,13 @@ class GangAgent:
         self._recalled: SeenDivergence | None = None
         """What an earlier daemon of this node has learned, until the program is taken up."""
         self._over_text = ""
-        self._left: dict[int, int] = {}
-        """Of the ranks that have left in this turn, with which status."""
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def ends_with(self) -> StepExit | None:
+        """What the batch script is told; None: the daemon's own end decides."""
+        return self._end_of_node.status
 
     # --- the beginning ---
 
@@ -153,10 +155,7 @@ class GangAgent:
 
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
-        is_failed = any(runner.state is State.FAILED for runner in self._runners.values())
-        if is_failed and not self._has_told_failure:  # at once, as the chief, which writes why, may soon be gone
-            self._has_told_failure = True
-            self._link.send(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
+        self._end_of_node.tell_failure()
         if self._is_leaving():
             has_ended = all(runner.state is State.STOPPED for runner in self._runners.values())
             if self._settings.stops_alone and self.ends_with is None and has_ended:
@@ -228,28 +227,8 @@ class GangAgent:
         self._departure.close()
         if self._settings.stops_alone and self.ends_with is None and status in (StepExit.SAVED, StepExit.NODE_LEAVES):
             self._departure.say_for_eviction()
-        if self._view.is_chief and self._settings.verdict is not None:
-            await asyncio.to_thread(self._write_verdict, self._settings.verdict, max(status, *self._left.values(), 0))
-        self._link.send(Leave(status, self._describe_exit(status)))
+        await self._end_of_node.tell_exit(status)
         await self._link.close()
-
-    def _write_verdict(self, path: Path, status: int) -> None:
-        """As of a step without spare nodes, the highest status of all counts, but only of those that have a rank."""
-        partial = path.with_suffix(".partial")
-        try:
-            partial.write_text(allocation.verdict_text(self.allocation.generation, status))
-            partial.rename(path)
-        except OSError as error:
-            log.error("gang.verdict_not_written", path=str(path), error=str(error), effect="the step's status decides")
-
-    def _describe_exit(self, status: int) -> str:
-        """For the others: the chief alone writes it where people look."""
-        if status == StepExit.DONE:
-            return "done"
-        for runner in self._runners.values():
-            if status == StepExit.FAILED and runner.state is State.FAILED:
-                return f"{runner.name} was given up: {runner.reason or 'see its log'}"
-        return f"it exits with status {status}"
 
     # --- what comes in ---
 
@@ -303,7 +282,7 @@ class GangAgent:
                     self._leaves_for_node = True
                     log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
                 if rank in self._view.roster.ranks:
-                    self._left[rank] = max(message.status, self._left.get(rank, 0))
+                    self._end_of_node.note_left(rank, message.status)
                 if message.alone and self.allocation.nodes[rank] not in self._place.left:
                     self._place.left += (self.allocation.nodes[rank],)
                 is_alone = message.alone and not self._is_leaving()  # no other turn follows then
@@ -351,7 +330,7 @@ class GangAgent:
         """All are ready: starts the worker of this node, if it has a rank in this turn."""
         if self._view.is_chief:
             self._link.begin(effect.turn, effect.nodes, effect.addresses)
-        self._left.clear()
+        self._end_of_node.begin_turn()
         took_s = round(self._loop.time() - self._view.began_at, 3)
         me = self.allocation
         generation, names = me.generation + effect.turn, tuple(me.nodes[node] for node in effect.nodes)
@@ -400,10 +379,8 @@ class GangAgent:
                 runner.standby.expect_start()
 
     def _end(self, status: StepExit, text: str) -> None:
-        """Tells all others at once, and asks the daemon to exit; the first reason counts."""
-        if self.ends_with is None:
-            self.ends_with = status
-            self._link.send(Leave(status, text))
+        """Tells all others at once, and asks the daemon to exit."""
+        self._end_of_node.decide(status, text)
         if not self._cluster.done():
             self._cluster.set_result(None)
         self._leave()

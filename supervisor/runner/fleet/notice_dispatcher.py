@@ -1,4 +1,4 @@
-"""Passes notices from their sources to the programs, and tells a provider when it need not wait any longer.
+"""Passes notices from their sources to the programs.
 
 Sources report what they see (a `NoticeSink`); `ActiveNotices` in the core decides what is new, changed, withdrawn or
 expired. After a change each program gets one event, if another notice is now the most severe one that concerns it: a
@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -22,17 +21,16 @@ from supervisor.core.notices.active import (
     RememberedNotice,
     is_more_severe,
 )
-from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport
-from supervisor.core.program import events, notice_plan
+from supervisor.core.notices.notice import ClockReading, Notice, NoticeReport
+from supervisor.core.program import events
 from supervisor.host.notices.source import NoticeSource, read_clocks
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
+from supervisor.runner.fleet.acknowledgements import Acknowledgements
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.program.takeover_progress import TakeoverStage
 
 CHECK_SLEEP_S = 5.0  # how often it is checked, while a notice with a time holds, whether the host was suspended
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
-ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
 log = structlog.get_logger()
 
 
@@ -69,7 +67,7 @@ class NoticeDispatcher:
         self._sources: tuple[NoticeSource, ...] = ()
         self._errors: dict[str, str] = {}  # by source
         self._tasks: list[asyncio.Task[None]] = []
-        self._acknowledgements: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._acknowledgements = Acknowledgements(runners)
         self._settle_timers: dict[str, asyncio.TimerHandle] = {}  # by source
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._asleep_s = read_clocks().asleep_s
@@ -107,7 +105,7 @@ class NoticeDispatcher:
 
     async def stop_watching(self) -> None:
         """Stops all sources; providers that were not told to go ahead yet are not told any more."""
-        tasks = [*self._tasks, *self._acknowledgements.values()]
+        tasks = [*self._tasks, *self._acknowledgements.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -136,8 +134,10 @@ class NoticeDispatcher:
         """A source reports everything that one of its endpoints says; usually nothing has changed."""
         self._note_sleep(now.asleep_s)
         self._apply_changes(self._notices.update(source, endpoint, report, now))
-        for notice in self._notices.confirmed(source):
-            self._acknowledge_when_safe(notice)
+        reporter = next((watched for watched in self._sources if watched.name == source), None)
+        if reporter is not None:
+            for notice in self._notices.confirmed(source):
+                self._acknowledgements.acknowledge_when_safe(notice, reporter)
 
     def on_source_health(self, source: str, error: str | None) -> None:
         """A source works, or why it can't be read at present."""
@@ -184,9 +184,7 @@ class NoticeDispatcher:
         for change in changes:
             self._log_change(change)
             if change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED):
-                task = self._acknowledgements.pop((change.notice.source, change.notice.id), None)
-                if task is not None:
-                    task.cancel()
+                self._acknowledgements.withdraw(change.notice)
         if changes:
             self._post_to_programs()
             self._arm_expiry()
@@ -208,31 +206,6 @@ class NoticeDispatcher:
             return
         look_at = min(expires_at, self._loop.time() + CHECK_SLEEP_S)
         self._expiry_timer = self._loop.call_at(look_at, self._expire)
-
-    def _acknowledge_when_safe(self, notice: Notice) -> None:
-        """A provider waits only for a certain notice with a deadline; a possible one is not acknowledged."""
-        key = (notice.source, notice.id)
-        source = next((notice_source for notice_source in self._sources if notice_source.name == notice.source), None)
-        if source is None or key in self._acknowledgements:
-            return
-        if notice.certainty is Certainty.CERTAIN and notice.deadline_at is not None:
-            self._acknowledgements[key] = self._loop.create_task(self._acknowledge(source, notice.id))
-
-    async def _acknowledge(self, source: NoticeSource, id: str) -> None:
-        """Waits until no job has anything to lose, then tells the provider.
-
-        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows. While one
-        job is waited for, another may begin to train, so all are looked at again after each wait.
-        """
-        while (runner := next(filter(_may_lose, self._runners.values()), None)) is not None:
-            await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
-            await runner.wait_until(partial(_loses_nothing, runner))
-        try:
-            await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001 - the host goes away anyway, only later
-            log.warning("notice.not_acknowledged", source=source.name, id=id, error=repr(error))
-        else:
-            log.info("notice.acknowledged", source=source.name, id=id)
 
     def _log_change(self, change: NoticeChange) -> None:
         notice = change.notice
@@ -298,14 +271,3 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
     if is_same and before is not None and before.certainty == after.certainty:
         return events.NoticeChanged(after)
     return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
-
-
-def _loses_nothing(runner: Runner) -> bool | None:
-    return None if _may_lose(runner) else True
-
-
-def _may_lose(runner: Runner) -> bool:
-    """Whether something of a job would be lost if the host went now; also what a dead worker left in memory counts."""
-    is_writing = runner.memory is not None and runner.memory.is_writing
-    is_settled = runner.takeover.is_adoption_settled
-    return is_writing or not (is_settled and notice_plan.has_nothing_to_lose(runner.facts))

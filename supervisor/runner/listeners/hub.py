@@ -103,7 +103,7 @@ class ListenerHub:
             made = ListenerPool(pool, self._server, config.buffer_size, takes_data=config.has_foreign_handler)
             self._pools[pool] = _PoolEntry(made, events)
         else:
-            desk.events, desk.pool.capacity = events, config.buffer_size
+            desk.events, desk.pool.buffer.capacity = events, config.buffer_size
             desk.pool.takes_data = config.has_foreign_handler
         self._start_or_stop_ticks()
 
@@ -212,7 +212,7 @@ class ListenerHub:
             pool=desk.pool.name,
             event_name=dropped.event,
             dropped=dropped.total,
-            buffer_size=desk.pool.capacity,
+            buffer_size=desk.pool.buffer.capacity,
             remedy="its listeners are too slow or down: see `status`, or raise buffer_size",
         )
 

@@ -4,7 +4,7 @@
 an attempt has done its first step: one that can't restore what it found, or fails before it trains, leaves the host
 that has the run alone. A host that has the run already, and an operator who begins from scratch, need not wait for
 that. If the earlier host has uploaded a checkpoint since this one fetched, the attempt begins again from that
-(CheckpointOutdated). `host/mirror/run.py` says why two hosts never both go on.
+(CheckpointOutdated). `host/mirror/epochs.py` says why two hosts never both go on.
 """
 
 from pathlib import PurePath

@@ -16,8 +16,9 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
-from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
+from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
+from supervisor.runner.attempt.factory import AttemptFactory
 from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.standby import StandbyHolder

@@ -10,9 +10,9 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.starting import start_obstacle
+from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.control.commands.descriptions import full_description
-from supervisor.control.commands.status import GangAnswer, JobStatus, job_status
+from supervisor.control.commands.job_status import GangAnswer, JobStatus, job_status
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, GangView, TurnPhase
+from supervisor.core.fleet.gang import LEAVE_S, GangView, TurnPhase
 from supervisor.core.fleet.gang_effects import (
     BeginTraining,
     Disconnect,
@@ -15,6 +15,7 @@ from supervisor.core.fleet.gang_effects import (
     TellCluster,
 )
 from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
+from supervisor.core.fleet.presence import SILENCE_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.listeners.event_buffer import MAX_BYTES
 from supervisor.core.listeners.pool import (
-    MAX_BYTES,
     EventDropped,
     EventRejected,
     ListenerDistrusted,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import open_or_create
-from supervisor.host.ledger.writer import QUEUED_OF_ONE, QUEUED_WRITES, LedgerWriter
+from supervisor.host.ledger.write_queue import QUEUED_OF_ONE, QUEUED_WRITES
+from supervisor.host.ledger.writer import LedgerWriter
 from tests.waiting import wait_until
 
 

@@ -4,7 +4,7 @@ And not behind what it has on its own disk, unless another host has taken the ru
 
 Hosts are lost with their disks or without, come back, meet a store that does not answer, go on although another one has
 the run, and are killed between any two changes of a disk or of the store. `Host.start` does what
-`runner/program/checkpoints.py` does, `Host.step` what `runner/mirror/job_mirror.py` does.
+`runner/checkpoints/mirror_selection.py` does, `Host.step` what `runner/mirror/job_mirror.py` does.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.epochs import TakenOver
+from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.mirror.run import GIVEN_UP_AGE, MirroredRun, TakenOver
+from supervisor.host.mirror.epochs import TakenOver
+from supervisor.host.mirror.run import MirroredRun
+from supervisor.host.mirror.tidying import GIVEN_UP_AGE
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError, record_files, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine

@@ -17,9 +17,9 @@ from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 from tests.host.mirror.test_run import host, made

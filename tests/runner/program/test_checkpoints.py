@@ -34,10 +34,10 @@ from supervisor.protocol.wire.messages import PartsWritten, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
-from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 from tests.host.mirror.test_parts import committed, digest, write_parts

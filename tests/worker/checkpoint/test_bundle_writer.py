@@ -20,8 +20,8 @@ from supervisor.protocol.available_memory import available_memory, resident_byte
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from tests.waiting import wait_until
-from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool, HostCopy, RoomInFile
+from worker.checkpoint import bundle_writer, copy_memory
+from worker.checkpoint.copy_memory import ROOM_BYTES, BufferPool, HostCopy, RoomInFile
 from worker.saving.memory_file import CopyRoom
 
 pytestmark = pytest.mark.tensorflow
@@ -160,13 +160,13 @@ def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: p
     kept = weakref.ref(first)
     reserve.reuse(first)
     del first
-    mapped = bundle_writer.mmap.mmap
+    mapped = copy_memory.mmap.mmap
 
     def mapping(*arguments: Any, **named: Any) -> mmap.mmap:
         assert kept() is None
         return mapped(*arguments, **named)
 
-    monkeypatch.setattr(bundle_writer.mmap, "mmap", mapping)
+    monkeypatch.setattr(copy_memory.mmap, "mmap", mapping)
     assert reserve.allocate(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
 
 

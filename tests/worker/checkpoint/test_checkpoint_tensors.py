@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from worker.checkpoint import snapshot
-from worker.checkpoint.bundle_writer import BufferPool
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors
+from worker.checkpoint.copy_memory import BufferPool
 
 pytestmark = pytest.mark.tensorflow
 

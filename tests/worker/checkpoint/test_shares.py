@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
-from worker.checkpoint.bundle_writer import BufferPool, BundleCopy, data_name, encode_index, write_bundle
+from worker.checkpoint.bundle_writer import BundleCopy, data_name, encode_index, write_bundle
+from worker.checkpoint.copy_memory import BufferPool
 from worker.checkpoint.shares import Shares, divide
 
 pytestmark = pytest.mark.tensorflow

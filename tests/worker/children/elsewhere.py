@@ -27,8 +27,8 @@ if not server:
 
 import worker  # noqa: E402
 from worker.checkpoint import snapshot  # noqa: E402
-from worker.checkpoint.bundle_writer import BufferPool  # noqa: E402
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors  # noqa: E402
+from worker.checkpoint.copy_memory import BufferPool  # noqa: E402
 from worker.devices import tpu  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})

@@ -15,7 +15,7 @@ from supervisor.protocol.wire.launch import Interval, Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights, untuned
 from tests.worker.run.test_multiworker import CHILDREN, Start, read_until, start
 from worker.keras import fit
-from worker.keras.arrays import ArrayData
+from worker.keras.data.arrays import ArrayData
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow

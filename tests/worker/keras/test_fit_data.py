@@ -17,7 +17,7 @@ from tests.worker.keras.test_fit import (
     untuned,
 )
 from worker.keras import fit
-from worker.keras.end_of_data import EndOfData
+from worker.keras.data.end_of_data import EndOfData
 
 pytestmark = pytest.mark.tensorflow
 COUNT = 24

@@ -23,7 +23,7 @@ from supervisor.protocol.wire.launch import DaemonIdentity, Launch
 from supervisor.protocol.wire.messages import Failed, Mirrored, PartsWritten
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint.save_link import SaveLink
-from worker.checkpoint.sharded_writer import ShareReport, _ChiefShare
+from worker.checkpoint.written_shares import ChiefShare, ShareReport
 from worker.data.collectives import Gang
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.process.control_pipe import WorkerChannel
@@ -231,7 +231,7 @@ def test_part_of_the_newest_checkpoint_and_of_the_save_under_way_stay(tmp_path: 
 
 @pytest.mark.parametrize("has_own_folders", [True, False])
 def test_full_disk_of_another_node_costs_no_checkpoint_of_the_chiefs(has_own_folders: bool) -> None:
-    share = _ChiefShare(NAME, None, None, SaveLink(0, [("worker", 2)]), has_own_folders)  # type: ignore[arg-type]
+    share = ChiefShare(NAME, None, None, SaveLink(0, [("worker", 2)]), has_own_folders)  # type: ignore[arg-type]
     report = ShareReport(error="No space left on device", errno=errno.ENOSPC, file="/local/ckpt/ckpt.data-00001")
 
     with pytest.raises(OtherDiskFull if has_own_folders else OSError, match="No space left on device") as failure:

@@ -21,9 +21,9 @@ from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Fl
 from tests.waiting import wait_until
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.checkpoint import bundle_writer, snapshot
-from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint import bundle_writer, copy_memory, snapshot
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors
+from worker.checkpoint.copy_memory import BufferPool
 from worker.checkpoint.tensorflow_writer import PREPARED_BYTES
 
 pytestmark = pytest.mark.tensorflow
@@ -174,7 +174,7 @@ def test_training_waits_for_saves_while_memory_for_a_copy_is_short(
     count, tracked = counting()
     with worker.Run(tracked) as run:
         with monkeypatch.context() as patch:
-            patch.setattr(bundle_writer.mmap, "mmap", refuse)
+            patch.setattr(copy_memory.mmap, "mmap", refuse)
             stepped(run, count, 2)
         stepped(run, count)
     daemon.wait_for(Committed, among=lambda committed: committed.step == 3)

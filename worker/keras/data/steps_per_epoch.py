@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from worker.checks.findings import Finding
-from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.data.fit_data import EpochBatches, FitData
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 

@@ -3,16 +3,11 @@
 import errno
 import os
 import time
-from dataclasses import replace
 
 from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
-from supervisor.host.mirror.messages import FetchAnswer
-from supervisor.protocol.checkpoints.account import find_passed_over
 from supervisor.protocol.checkpoints.directory import DirectoryView
-from supervisor.protocol.checkpoints.selection import Selection
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
-from supervisor.protocol.layout import parse_name
 from supervisor.runner.attempt.program_services import ProgramServices
 
 RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
@@ -107,17 +102,3 @@ class CheckpointStorage:
 
 def _reason(error: OSError) -> str:
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))
-
-
-def with_refused(selection: Selection, effect: effects.SelectCheckpoint, answer: FetchAnswer | None) -> Selection:
-    """The selection, with the newest checkpoint that is known as passed over, if the store's is not whole."""
-    if answer is None or not answer.bad or selection.seen.passed_over is not None:
-        return selection
-    told = (None if effect.newest is None else effect.newest.name, answer.seen)
-    known = [name for text in told if text is not None and (name := parse_name(text)) is not None]
-    if not known:
-        return selection
-    refused = (text.partition(": ") for text in answer.bad)
-    rejected = [RejectedCheckpoint(place.rpartition("/")[2], f"in the mirror: {why}") for place, _, why in refused]
-    passed_over = find_passed_over(max(known), rejected)
-    return replace(selection, seen=replace(selection.seen, passed_over=passed_over))

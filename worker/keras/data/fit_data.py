@@ -17,7 +17,7 @@ from worker.data.batches import as_batch_source, check_shared_by_rows, shared_by
 from worker.data.description import describe_data
 from worker.data.examples import Examples
 from worker.internals.keras_data import DataAdapter
-from worker.keras.end_of_data import EndOfData
+from worker.keras.data.end_of_data import EndOfData
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 

@@ -9,8 +9,8 @@ from worker.checks.findings import Finding
 from worker.checks.reachability import parts_of_script, walk
 from worker.data.python_batches import copy_arrays, draws_unseeded, hash_batch, hash_on
 from worker.internals import keras_data
-from worker.keras.fit_data import EpochBatches, FitData
-from worker.keras.read_ahead import LookAhead, ReadAhead, generators_in, roots_of_generator
+from worker.keras.data.fit_data import EpochBatches, FitData
+from worker.keras.data.read_ahead import LookAhead, ReadAhead, generators_in, roots_of_generator
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 

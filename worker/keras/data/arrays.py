@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from worker.internals import keras_data
 from worker.internals.keras_data import tree
-from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.data.fit_data import EpochBatches, FitData
 from worker.state.dataset_passes import PassLog
 from worker.state.description import BATCH_SIZE, CONTENT, rows_of_array, sample_of_content
 from worker.state.state_file import Position

@@ -10,9 +10,9 @@ import tensorflow as tf
 from worker.checks.findings import Finding
 from worker.data.python_batches import copy_arrays, draws_unseeded, hash_batch
 from worker.internals import keras_data
-from worker.keras.fit_data import EpochBatches, FitData
-from worker.keras.kept_attributes import KeptAttributes
-from worker.keras.read_ahead import ReadAhead
+from worker.keras.data.fit_data import EpochBatches, FitData
+from worker.keras.data.kept_attributes import KeptAttributes
+from worker.keras.data.read_ahead import ReadAhead
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 

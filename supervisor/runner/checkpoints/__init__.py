@@ -1,0 +1,1 @@
+"""What does an attempt of a job begin from? Chooses between its directory, its memory and its mirror."""
