@@ -141,6 +141,7 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
                 seen=_text(result.seen),
                 is_held=result.epoch > 0 and result.is_held,
                 standing=_text(result.standing),
+                has_gone_on=result.has_gone_on,
             )
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))

@@ -28,18 +28,21 @@ class NoSuchStep(NoValidCheckpoint):
         )
 
 
-def roll_back(directory: Path, before: int, note: Callable[[], None] = lambda: None) -> tuple[RejectedCheckpoint, ...]:
+def roll_back(
+    directory: Path, before: int, diverged: int | None = None, note: Callable[[], None] = lambda: None
+) -> tuple[RejectedCheckpoint, ...]:
     """Puts the checkpoints of step `before` and later into quarantine, and says which.
 
-    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing. `note`:
-    called before the first is moved. Raises OSError if the directory can't be read or changed.
+    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing. `diverged`:
+    the attempt in which training diverged, None: not known; a later one that has saved is proof that it went on.
+    `note`: called before the first is moved. Raises OSError if the directory can't be read or changed.
     """
     names = committed_checkpoints(directory)
+    given_up = [name for name in names if name.step >= before and (diverged is None or name.attempt <= diverged)]
     if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
         return ()
     note()
     reason = f"given up: training diverged at about step {before}, and this is not from before that"
-    given_up = [name for name in names if name.step >= before]
     for name in given_up:
         move_to_quarantine(directory, name, reason, OlderBecause.ROLLED_BACK)
     return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)

@@ -125,6 +125,10 @@ class JobMirror(ProgramObserver):
         """The highest attempt that the store has: the next one here needs a higher number. Raises MirrorError."""
         return await self._exchange.look()
 
+    async def has_gone_on(self) -> bool:
+        """Whether another host has trained and uploaded since an attempt began here last. Raises MirrorError."""
+        return await self._exchange.has_gone_on()
+
     def may_have_newer(self, local: str | None) -> bool:
         """Whether the store may have a newer checkpoint than the newest whole one here."""
         return self._hold.may_have_newer(name_of(local))

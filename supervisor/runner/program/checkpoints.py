@@ -117,9 +117,22 @@ class CheckpointSelector:
             return effect
         newest = None if effect.newest is None else effect.newest.attempt
         below = restore_below(effect.restore_below_step, gang.diverged, newest)
-        if below != effect.restore_below_step:
-            self._log.warning("gang.goes_back", attempt=effect.attempt, below_step=below, why="another rank diverged")
-        return replace(effect, restore_below_step=below)
+        if below == effect.restore_below_step:
+            return effect
+        self._log.warning("gang.goes_back", attempt=effect.attempt, below_step=below, why="another rank diverged")
+        diverged = max(effect.diverged_attempt or 0, *(seen.attempt for seen in gang.diverged))
+        return replace(effect, restore_below_step=below, diverged_attempt=diverged)
+
+    async def _limited_by_mirror(self, effect: effects.SelectCheckpoint) -> effects.SelectCheckpoint:
+        """Without a divergence after which another host has gone on: what that has trained is not to be given up."""
+        if self._mirror is None or effect.restore_below_step is None:
+            return effect
+        with contextlib.suppress(MirrorError):  # the epoch that begins later goes on from what that host has uploaded
+            if await self._mirror.has_gone_on():
+                words = "where a divergence had the next start begin is forgotten: another host has gone on since"
+                self._log.warning("decision.outdated", attempt=effect.attempt, effect=words)
+                return replace(effect, restore_below_step=None, diverged_attempt=None)
+        return effect
 
     async def _select_beside_memory(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | None:
         """The newest checkpoint on the disk, with what is in memory, for a worker that can restore that and waits.
@@ -158,9 +171,11 @@ class CheckpointSelector:
             if effect.begin_at is not None:
                 moved = await self._set_aside_newer(effect, order)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
+            effect = await self._limited_by_mirror(effect)
             await self._fetch_older(effect)
             if effect.restore_below_step is not None and self._services.is_chief:
-                given_up = await store.roll_back(directory, effect.restore_below_step, self._user, _expected(effect))
+                below, diverged = effect.restore_below_step, effect.diverged_attempt
+                given_up = await store.roll_back(directory, below, self._user, _expected(effect), diverged)
                 self._storage.record_refused(attempt, given_up)
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
