@@ -84,10 +84,12 @@ class QuarantineCheckpoints:
 class SalvageMemory:
     """Write the newest state that the attempt left in memory as a checkpoint, if it is newer than what it saved, before
     any other attempt begins; answer with MemorySalvaged if there was one. `mount`: the file system of its directory.
+    `restored`: the name of the checkpoint from which it began, which stays.
     """
 
     attempt: int
     mount: str | None = None
+    restored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -66,10 +66,15 @@ def begin_at(directory: Path, step: int, require: Callable[[], None] = lambda: N
 
 
 def delete_expendable(
-    directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
+    directory: Path,
+    policy: RetentionPolicy,
+    newest: CheckpointName,
+    known: dict[CheckpointName, RetainedCheckpoint],
+    spared: Collection[CheckpointName] = (),
 ) -> None:
-    """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
-    read now. Nothing if `newest` is not there, as then it was committed in another directory. Raises OSError.
+    """Deletes what the policy does not keep, but never `newest` nor those `spared`; nor what is damaged, which is
+    evidence, or can't be read now. Nothing if `newest` is not there, as then it was committed in another directory.
+    Raises OSError.
 
     `known`: what was read before, and is remembered for the next call.
     """
@@ -84,7 +89,7 @@ def delete_expendable(
                 continue
             known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
     for name in select_expendable([known[name] for name in names if name in known], policy):
-        if name != newest:
+        if name != newest and name not in spared:
             delete_checkpoint(directory, name)
             del known[name]
 
@@ -126,17 +131,17 @@ def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
     shutil.rmtree(doomed)
 
 
-def delete_oldest(directory: Path, restored: CheckpointName | None = None) -> CheckpointName | None:
+def delete_oldest(directory: Path, spared: Collection[CheckpointName] = ()) -> CheckpointName | None:
     """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
-    newest whole one of the newest attempt, which may have begun from an older one. Nor `restored`, from which the
-    present attempt began: newer ones may be suspect.
+    newest whole one of the newest attempt, which may have begun from an older one. Nor those `spared`, as that from
+    which the present attempt began: newer ones may be suspect.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
     whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
     if not whole:
         return None
-    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), restored)
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), *spared)
     oldest = next((name for name in reversed(whole) if name not in kept), None)
     if oldest is not None:
         delete_checkpoint(directory, oldest)

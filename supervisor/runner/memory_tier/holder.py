@@ -194,6 +194,7 @@ class MemoryHolder:
             effect.mount,
             self._job.checkpoint_make_room,
             RetentionPolicy(self._job.checkpoint_keep, self._job.checkpoint_keep_every, self._job.checkpoint_keep_best),
+            effect.restored,
         )
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
