@@ -237,12 +237,14 @@ class FencedAnswer:
 @dataclass(frozen=True, slots=True)
 class FailureAnswer:
     """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more, or damaged;
-    `epoch_lost`: the store lacks the epoch under which this host writes."""
+    `epoch_lost`: the store lacks the epoch under which this host writes; `is_damaged`: what was to be uploaded is not
+    what was written here, so trying again soon is no use."""
 
     id: int
     error: str
     is_gone: bool = False
     epoch_lost: bool = False
+    is_damaged: bool = False
 
 
 Answer = (

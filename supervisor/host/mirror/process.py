@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import EpochLost, MirroredRun, PartDamaged, TakenOver
+from supervisor.host.mirror.run import EpochLost, LocalDamaged, MirroredRun, PartDamaged, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -114,7 +114,8 @@ def main() -> None:
         except (StoreError, ManifestError, OSError) as error:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
-            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
+            is_damaged = isinstance(error, LocalDamaged)
+            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost, is_damaged)
         output.write(answer)
 
 
