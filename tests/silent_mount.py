@@ -1,6 +1,6 @@
 """A file system in user space whose server stops to answer: what a dead NFS or FUSE mount is for a program. Needs root.
 
-It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one file, `file`, that can be opened; a read
+It speaks just enough of the kernel's protocol (linux/fuse.h, 7.31) to show one file that can be opened; a read
 gets no answer until its process is killed, or not even then. Nor does any other look at it, once `answers_attributes`
 is false.
 """
@@ -22,15 +22,15 @@ SIZE = 1 << 20
 
 
 class SilentMount:
-    """Mounted at `at` while in use. `file` is the one that nobody can read.
+    """Mounted at `at` while in use. `file` is the one that nobody can read, and has this name.
 
     `holds_killed`: who reads it can't even be killed while it is mounted (state D).
     """
 
-    def __init__(self, at: Path, *, holds_killed: bool = False) -> None:
+    def __init__(self, at: Path, *, holds_killed: bool = False, name: str = "file") -> None:
         self.at = at
         self._holds_killed = holds_killed
-        self.file = at / "file"
+        self.file = at / name
         self.answers_attributes = True
         self._device = -1
         self._unanswered: list[int] = []  # reads of processes that may not even be killed
@@ -77,7 +77,7 @@ class SilentMount:
                 (interrupted,) = struct.unpack_from("=Q", request, _HEADER.size)
                 self._reply(interrupted, errno.EINTR)
                 continue
-            answer = _answer(opcode, node, request[_HEADER.size :])
+            answer = _answer(opcode, node, request[_HEADER.size :], self.file.name)
             if isinstance(answer, bytes):
                 self._reply(unique, 0, answer)
             else:
@@ -89,12 +89,12 @@ class SilentMount:
             os.write(self._device, struct.pack("=IiQ", 16 + len(body), -number, unique) + body)
 
 
-def _answer(opcode: int, node: int, body: bytes) -> bytes | int:
+def _answer(opcode: int, node: int, body: bytes, name: str) -> bytes | int:
     """The body of an answer, or an error."""
     if opcode == INIT:
         return struct.pack("=IIIIHHIIHH8I", 7, 31, 65536, 0, 16, 12, 65536, 1, 32, 0, *[0] * 8)
     if opcode == LOOKUP:
-        if body.rstrip(b"\0") != b"file":
+        if body.rstrip(b"\0") != name.encode():
             return errno.ENOENT
         return struct.pack("=QQQQII", 2, 0, 0, 0, 0, 0) + _attributes(2)
     if opcode == GETATTR:

@@ -90,15 +90,17 @@ class Question(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
-    `verify`; LOOK `writes`, whether a file is written to see if that works; BEGIN_AT `step`, 0 for beginning anew, and
-    `since`, the first attempt that was launched for it, None: this one; MEASURE the `name` of a checkpoint. `expected`:
-    the name of the checkpoint that should be the newest, if that is known, for those before a start."""
+    """One question and what it needs: SELECT `rules`; ROLL_BACK `before` and `diverged`, the attempt in which training
+    did, None: not known; QUARANTINE `reasons` and `because`; LIST `verify`; LOOK `writes`, whether a file is written to
+    see if that works; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first attempt that was launched for it,
+    None: this one; MEASURE the `name` of a checkpoint. `expected`: the name of the checkpoint that should be the
+    newest, if that is known, for those before a start."""
 
     question: Question
     directory: Path
     rules: SelectionRules = ANY
     before: int = 0
+    diverged: int | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
     because: OlderBecause = OlderBecause.DAMAGED
     verify: bool = False
@@ -164,8 +166,8 @@ def _select(request: CheckpointRequest) -> Selection:
 
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
-    folder, before = request.directory, request.before
-    return SetAside(removal.roll_back(folder, before, lambda: record_given_up(folder, before)))
+    folder, before, diverged = request.directory, request.before, request.diverged
+    return SetAside(removal.roll_back(folder, before, diverged, lambda: record_given_up(folder, before, diverged)))
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:

@@ -82,10 +82,16 @@ class CheckpointStore:
         return (await self._ask(request, Moved, user, order)).names
 
     async def roll_back(
-        self, directory: Path, before: int, user: str | None = None, expected: str | None = None
+        self,
+        directory: Path,
+        before: int,
+        user: str | None = None,
+        expected: str | None = None,
+        diverged: int | None = None,
     ) -> tuple[RejectedCheckpoint, ...]:
-        """Quarantines the checkpoints of step `before` and later, if an older one is whole."""
-        request = CheckpointRequest(Question.ROLL_BACK, directory, before=before, expected=expected)
+        """Quarantines the checkpoints of step `before` and later, if an older one is whole, but for those of later
+        attempts than `diverged`, in which training did (None: not known)."""
+        request = CheckpointRequest(Question.ROLL_BACK, directory, before=before, diverged=diverged, expected=expected)
         return (await self._ask(request, SetAside, user)).checkpoints
 
     async def quarantine(

@@ -111,7 +111,8 @@ class Machine:
                 return events.SelectionFailed(number, "no such step", permanent=True)
         below = effect.restore_below_step
         if below is not None and any(checkpoint.step < below for checkpoint in here.committed - here.damaged):
-            for name in [checkpoint for checkpoint in here.committed if checkpoint.step >= below]:
+            diverged = number if effect.diverged_attempt is None else effect.diverged_attempt
+            for name in [name for name in here.committed if name.step >= below and name.attempt <= diverged]:
                 here.set_aside(name, OlderBecause.ROLLED_BACK)
         highest, mount, passed_over = self.seen(home, effect.newest)
         avoided = {*effect.avoid, *dict(effect.unfit)}

@@ -95,7 +95,7 @@ class Retention:
         if not self._make_room:
             return False
         try:
-            deleted = removal.delete_oldest(self._directory, self._restored)
+            deleted = removal.delete_oldest(self._directory, () if self._restored is None else (self._restored,))
         except OSError:
             return False  # the save's own error says what is wrong with the disk
         if deleted is None:

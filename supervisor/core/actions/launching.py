@@ -138,7 +138,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
 @leads_to(State.KILLING)
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
-    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
+    _note_attempts_used(facts, event)
     if event.permanent and event.errno is None and facts.begin_at:
         facts.begin_at = None  # there is no such step: what was asked for can't be done
     facts.current.decided_end = (_selection_failure(facts, event), event.error)
@@ -149,12 +149,19 @@ def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) ->
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """The worker died before the selection failed: gives up if a person has to act, or waits for the storage."""
-    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
+    _note_attempts_used(facts, event)
     cause = _selection_failure(facts, event)
     if cause is Cause.STORAGE:
         facts.current.older_readable = event.older_readable
         return wait_for_storage(facts, event.error, now)
     return give_up(facts, event.error) if cause is Cause.SETUP else []
+
+
+def _note_attempts_used(facts: ProgramFacts, event: SelectionFailed) -> None:
+    """Another host or daemon has trained since: what was given up here before that is not what it has saved."""
+    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
+    if event.attempts_used >= facts.attempt and not facts.policy.is_gang:
+        facts.restore_below_step = None
 
 
 def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:

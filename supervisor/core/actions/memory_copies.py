@@ -45,7 +45,7 @@ def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
     is_saved = cause in _SAVED_FIRST and (facts.current.saved_step or 0) >= (facts.current.step or 0)
     if is_saved or cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
-    return [SalvageMemory(facts.attempt, facts.mount)]
+    return [SalvageMemory(facts.attempt, facts.mount, own_checkpoint(facts))]
 
 
 def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:

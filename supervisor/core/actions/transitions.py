@@ -150,15 +150,17 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
 def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
     """The request for a checkpoint from which the current attempt may begin."""
     waited = facts.storage
+    below = facts.restore_below_step if facts.begin_at is None else None
     return SelectCheckpoint(
         facts.attempt,
         facts.suspects.avoid,
-        facts.restore_below_step if facts.begin_at is None else None,
+        below,
         facts.suspects.unfit,
         facts.account.newest,
         facts.begin_at,
         waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
         facts.begin_since,
+        None if below is None else facts.diverged_attempt,
     )
 
 

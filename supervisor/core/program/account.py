@@ -37,6 +37,7 @@ def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
         facts.suspects.avoid,
         tuple(dict(facts.suspects.unfit)),
         chosen.stated,
+        facts.diverged_attempt,
     )
     refusal, remedy = _words(facts, place)
     is_own = chosen.path is None or own_name(chosen.path, facts.policy.checkpoint_dir) is not None

@@ -29,7 +29,8 @@ class SelectCheckpoint:
     the reason; they are never chosen. `newest`: the newest one that was ever reported, of whose whereabouts the answer
     tells. `begin_at`: an operator chose this step; set aside first what is newer, or for 0 everything.
     `pass_over_unreadable`: choose an older one if the newest can't be read. `begin_since`: the first attempt that was
-    launched to begin at that step; what this one or a later one has saved is not set aside.
+    launched to begin at that step; what this one or a later one has saved is not set aside. `diverged_attempt`: the one
+    that `restore_below_step` is about; what a later one has saved is not quarantined. None: not known.
     """
 
     attempt: int
@@ -40,6 +41,7 @@ class SelectCheckpoint:
     begin_at: int | None = None
     pass_over_unreadable: bool = False
     begin_since: int | None = None
+    diverged_attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,12 @@ class QuarantineCheckpoints:
 class SalvageMemory:
     """Write the newest state that the attempt left in memory as a checkpoint, if it is newer than what it saved, before
     any other attempt begins; answer with MemorySalvaged if there was one. `mount`: the file system of its directory.
+    `restored`: the name of the checkpoint from which it began, which stays.
     """
 
     attempt: int
     mount: str | None = None
+    restored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

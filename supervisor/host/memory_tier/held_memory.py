@@ -2,8 +2,9 @@
 
 The worker says which descriptor it has in /proc. It may say anything, and a daemon that runs as root can open more than
 the worker could: so the file is looked at, without opening it, before it is opened, and has to be memory of the
-job's own user. What is not memory by its name is not even looked at: a file system may not answer. What is in the file
-is read by a process of that user alone.
+job's own user. What is not on the kernel's mount of such memory is not even looked at, as another file system may not
+answer; a name proves nothing, since a file of any name may lie on a mount that was detached. What is in the file is
+read by a process of that user alone.
 
 The file has no holes, and its size is sealed: whoever reads a hole takes memory for it, which would count for the
 reader and not for the job, whose own is limited.
@@ -13,7 +14,9 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from copy import copy
+from pathlib import Path
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -33,8 +36,11 @@ class HeldMemory:
             raise _refusal(place)
         seen = os.open(place, os.O_PATH | os.O_CLOEXEC)
         try:
+            device, mount = _place_of_memory()
+            if _mount_of(seen) != mount:
+                raise _refusal(place)
             status = os.fstat(seen)
-            if not _is_memory_of(status, os.geteuid() if owner is None else owner):
+            if not _is_memory_of(status, device, os.geteuid() if owner is None else owner):
                 raise _refusal(place)
             self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
@@ -73,15 +79,23 @@ def _refusal(place: str) -> OSError:
     return OSError(errno.EPERM, "not a file in memory of the job's user", place)
 
 
-def _is_memory_of(status: os.stat_result, user: int) -> bool:
-    is_memory = stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == _device_of_memory()
+def _is_memory_of(status: os.stat_result, device: int, user: int) -> bool:
+    is_memory = stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == device
     return is_memory and status.st_uid == user
 
 
-def _device_of_memory() -> int:
-    """The device number of all files that memfd_create(2) makes: they lie on one mount of the kernel's own."""
+def _place_of_memory() -> tuple[int, str | None]:
+    """Device number and mount of all files that memfd_create(2) makes: they lie on one mount of the kernel's own."""
     descriptor = os.memfd_create("stepkeeper-probe", os.MFD_CLOEXEC)
     try:
-        return os.fstat(descriptor).st_dev
+        return os.fstat(descriptor).st_dev, _mount_of(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _mount_of(descriptor: int) -> str | None:
+    """The number of the mount that an open file is on, for which no file system is asked; None if it is not told."""
+    with suppress(OSError):
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+        return next((line for line in lines if line.startswith("mnt_id:")), None)
+    return None

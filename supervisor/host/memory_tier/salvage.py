@@ -45,7 +45,8 @@ MAX_TEXT = 2000  # characters of an error
 class SalvageRequest:
     """What is to be written where. `attempt`: the one whose worker is dead. `mount`: the file system that the directory
     was on, in words, None if that is not known. `make_room`: whether a full disk may cost older checkpoints.
-    `retention`: which ones stay afterwards, None: all; a job that keeps dying may never come to a save of its own."""
+    `retention`: which ones stay afterwards, None: all; a job that keeps dying may never come to a save of its own.
+    `restored`: the name of the checkpoint from which the attempt began, if it is one of the job's."""
 
     directory: Path
     job: str
@@ -53,6 +54,7 @@ class SalvageRequest:
     mount: str | None = None
     make_room: bool = False
     retention: RetentionPolicy | None = None
+    restored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
     size_bytes = write_checkpoint(copy.half, description, request)
     if request.retention is not None:
         with contextlib.suppress(OSError):  # the worker's own next save tries again
-            removal.delete_expendable(request.directory, request.retention, description.name, {})
+            spared = _spared(request)
+            removal.delete_expendable(request.directory, request.retention, description.name, {}, spared)
     save_s = time.monotonic() - began_at
     return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
 
@@ -169,8 +172,20 @@ def write_checkpoint(half: memoryview, description: Description, request: Salvag
             return _write_once(half, description, request)
         except OSError as error:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not (is_full and request.make_room and removal.delete_oldest(request.directory) is not None):
+            if not (is_full and request.make_room):
                 raise
+            if removal.delete_oldest(request.directory, _spared(request)) is None:
+                raise
+
+
+def _spared(request: SalvageRequest) -> list[layout.CheckpointName]:
+    """What has to stay, whatever is written here: nobody has looked for NaN in that, and an attempt may die of it.
+
+    The newest one that was saved by a worker that lived, and the one from which the dead attempt began.
+    """
+    names = committed_checkpoints(request.directory)
+    saved = [name for name in names if not (request.directory / str(name) / layout.FROM_MEMORY).exists()]
+    return [name for name in names if name in saved[:1] or str(name) == request.restored]
 
 
 def _write_once(half: memoryview, description: Description, request: SalvageRequest) -> int:

@@ -37,10 +37,11 @@ Wanted = TypeVar(
 class MirrorError(Exception):
     """The mirror did not do it; the text says why."""
 
-    def __init__(self, text: str, is_gone: bool = False, epoch_lost: bool = False) -> None:
+    def __init__(self, text: str, is_gone: bool = False, epoch_lost: bool = False, is_damaged: bool = False) -> None:
         super().__init__(text)
         self.is_gone = is_gone
         self.epoch_lost = epoch_lost
+        self.is_damaged = is_damaged
 
 
 class RunFenced(Exception):
@@ -105,7 +106,7 @@ class MirrorClient:
         if isinstance(answer, messages.FencedAnswer):
             raise RunFenced(answer)
         if isinstance(answer, messages.FailureAnswer):
-            raise MirrorError(answer.error, answer.is_gone, answer.epoch_lost)
+            raise MirrorError(answer.error, answer.is_gone, answer.epoch_lost, answer.is_damaged)
         if not isinstance(answer, kind):
             raise MirrorError(f"the mirror process answered with {type(answer).__name__}")
         return answer

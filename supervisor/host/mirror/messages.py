@@ -140,7 +140,8 @@ class FetchAnswer:
     `left_behind`: local checkpoints that another host's epoch left behind; if there are any, nothing was fetched.
     `newest`: the newest remote one that counts and may be used; `seen`: the newest that counts; `standing`: the same
     without what this host has given up. `bad`: remote ones that were refused, each with its reason. `is_held`: the
-    newest epoch is one that this host began.
+    newest epoch is one that this host began. `has_gone_on`: another host has taken the run over since an attempt
+    of this one began last, and has uploaded.
     """
 
     id: int
@@ -153,6 +154,7 @@ class FetchAnswer:
     seen: str | None = None
     is_held: bool = False
     standing: str | None = None
+    has_gone_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +237,14 @@ class FencedAnswer:
 @dataclass(frozen=True, slots=True)
 class FailureAnswer:
     """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more, or damaged;
-    `epoch_lost`: the store lacks the epoch under which this host writes."""
+    `epoch_lost`: the store lacks the epoch under which this host writes; `is_damaged`: what was to be uploaded is not
+    what was written here, so trying again soon is no use."""
 
     id: int
     error: str
     is_gone: bool = False
     epoch_lost: bool = False
+    is_damaged: bool = False
 
 
 Answer = (

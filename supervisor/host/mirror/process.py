@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.epochs import EpochLost, TakenOver
 from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import MirroredRun, PartDamaged
+from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -115,7 +115,8 @@ def main() -> None:
         except (StoreError, ManifestError, OSError) as error:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
-            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
+            is_damaged = isinstance(error, LocalDamaged)
+            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost, is_damaged)
         output.write(answer)
 
 
@@ -142,6 +143,7 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
                 seen=_text(result.seen),
                 is_held=result.epoch > 0 and result.is_held,
                 standing=_text(result.standing),
+                has_gone_on=result.has_gone_on,
             )
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))

@@ -32,6 +32,10 @@ from supervisor.protocol.mirror.remote_run import committed
 from supervisor.protocol.mirror.store import Store, StoreError
 
 
+class LocalDamaged(ManifestError):
+    """The checkpoint on this disk is not what the worker has written, and will hardly become that."""
+
+
 class PartDamaged(ManifestError):
     """What a node has uploaded is not what its worker has written, and will not become that."""
 
@@ -66,7 +70,8 @@ class MirroredRun(HeldRun):
     def upload(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Copies a local checkpoint; gives its bytes, and all that count then, newest first.
 
-        Raises TakenOver and EpochLost; FileNotFoundError if it is not there (any more), ManifestError if it is damaged.
+        Raises TakenOver and EpochLost; FileNotFoundError if it is not there (any more), LocalDamaged if it is damaged,
+        ManifestError if the store has not what was sent.
         """
         folder = self.folder / str(name)
         content = durable.read_file(folder / layout.MANIFEST, MAX_BYTES + 1)
@@ -78,7 +83,7 @@ class MirroredRun(HeldRun):
         for file in manifest.files:
             stored = self._upload_file(remote, folder, file.name, sent, manifest.size_bytes)
             if (stored.size, stored.hash) != (file.size, file.hash):
-                raise ManifestError(f"cannot upload {name}: {_not_as_written(file.name)}")
+                raise LocalDamaged(f"cannot upload {name}: {_not_as_written(file.name)}")
             sent += file.size
         return manifest.size_bytes, self._commit(remote, content, epoch)
 

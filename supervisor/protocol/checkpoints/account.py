@@ -135,6 +135,7 @@ class Decisions:
     `begin_at`: an operator named this step, 0: begin anew. `restore_below_step`: training diverged there. `suspects`,
     `unfit`: names of checkpoints to pass over, as attempts keep dying from them, or as they do not fit the program.
     `stated`: what the chief's node says, on the other nodes of a gang that have folders of their own.
+    `diverged_attempt`: in which training did; what a later one has saved is not given up for that. None: not known.
     """
 
     begin_at: int | None = None
@@ -142,6 +143,7 @@ class Decisions:
     suspects: Collection[str] = ()
     unfit: Collection[str] = ()
     stated: StatedReason | None = None
+    diverged_attempt: int | None = None
 
 
 def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: str, remedy: str) -> Loss | None:
@@ -238,8 +240,9 @@ def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Deci
         return OlderBecause.UNFIT
     if _has_as_new(decisions.suspects, newest):
         return OlderBecause.SUSPECT
-    is_below = decisions.restore_below_step is not None and decisions.restore_below_step <= newest.step
-    return OlderBecause.ROLLED_BACK if is_below else None
+    below, diverged = decisions.restore_below_step, decisions.diverged_attempt
+    is_later = diverged is not None and newest.attempt is not None and newest.attempt > diverged
+    return OlderBecause.ROLLED_BACK if below is not None and below <= newest.step and not is_later else None
 
 
 def _has_as_new(names: Iterable[str], newest: ReportedCheckpoint) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -28,18 +28,21 @@ class NoSuchStep(NoValidCheckpoint):
         )
 
 
-def roll_back(directory: Path, before: int, note: Callable[[], None] = lambda: None) -> tuple[RejectedCheckpoint, ...]:
+def roll_back(
+    directory: Path, before: int, diverged: int | None = None, note: Callable[[], None] = lambda: None
+) -> tuple[RejectedCheckpoint, ...]:
     """Puts the checkpoints of step `before` and later into quarantine, and says which.
 
-    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing. `note`:
-    called before the first is moved. Raises OSError if the directory can't be read or changed.
+    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing. `diverged`:
+    the attempt in which training diverged, None: not known; a later one that has saved is proof that it went on.
+    `note`: called before the first is moved. Raises OSError if the directory can't be read or changed.
     """
     names = committed_checkpoints(directory)
+    given_up = [name for name in names if name.step >= before and (diverged is None or name.attempt <= diverged)]
     if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
         return ()
     note()
     reason = f"given up: training diverged at about step {before}, and this is not from before that"
-    given_up = [name for name in names if name.step >= before]
     for name in given_up:
         move_to_quarantine(directory, name, reason, OlderBecause.ROLLED_BACK)
     return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)
@@ -63,10 +66,15 @@ def begin_at(directory: Path, step: int, require: Callable[[], None] = lambda: N
 
 
 def delete_expendable(
-    directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
+    directory: Path,
+    policy: RetentionPolicy,
+    newest: CheckpointName,
+    known: dict[CheckpointName, RetainedCheckpoint],
+    spared: Collection[CheckpointName] = (),
 ) -> None:
-    """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
-    read now. Nothing if `newest` is not there, as then it was committed in another directory. Raises OSError.
+    """Deletes what the policy does not keep, but never `newest` nor those `spared`; nor what is damaged, which is
+    evidence, or can't be read now. Nothing if `newest` is not there, as then it was committed in another directory.
+    Raises OSError.
 
     `known`: what was read before, and is remembered for the next call.
     """
@@ -81,7 +89,7 @@ def delete_expendable(
                 continue
             known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
     for name in select_expendable([known[name] for name in names if name in known], policy):
-        if name != newest:
+        if name != newest and name not in spared:
             delete_checkpoint(directory, name)
             del known[name]
 
@@ -123,17 +131,17 @@ def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
     shutil.rmtree(doomed)
 
 
-def delete_oldest(directory: Path, restored: CheckpointName | None = None) -> CheckpointName | None:
+def delete_oldest(directory: Path, spared: Collection[CheckpointName] = ()) -> CheckpointName | None:
     """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
-    newest whole one of the newest attempt, which may have begun from an older one. Nor `restored`, from which the
-    present attempt began: newer ones may be suspect.
+    newest whole one of the newest attempt, which may have begun from an older one. Nor those `spared`, as that from
+    which the present attempt began: newer ones may be suspect.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
     whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
     if not whole:
         return None
-    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), restored)
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), *spared)
     oldest = next((name for name in reversed(whole) if name not in kept), None)
     if oldest is not None:
         delete_checkpoint(directory, oldest)

@@ -36,6 +36,7 @@ from supervisor.protocol.mirror.folder_epochs import (
     fetched_epoch,
     given_up_in,
     held_epoch,
+    known_epoch,
     local_checkpoints,
     record_seen,
 )
@@ -54,6 +55,8 @@ class FetchResult:
     up. `left_behind`: local checkpoints that another host's
     epoch left behind; if there are any, nothing was fetched, and the caller sets them aside and asks again. `bad`:
     remote ones that were refused, with the reason. `is_held`: the newest epoch is this host's, or there is none.
+    `has_gone_on`: another host has uploaded, after it took the run over, what this host did not see when an attempt of
+    it began last.
     """
 
     fetched: CheckpointName | None
@@ -65,6 +68,7 @@ class FetchResult:
     bad: tuple[tuple[RemoteCheckpoint, str], ...]
     is_held: bool
     standing: CheckpointName | None = None
+    has_gone_on: bool = False
 
 
 def fetch(
@@ -96,6 +100,8 @@ def fetch(
         for checkpoint in counting
         if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
     ]
+    known = known_epoch(folder, epochs)
+    has_gone_on = any(checkpoint.epoch > known for checkpoint in counting)
     fetched, bad = None, list[tuple[RemoteCheckpoint, str]]()
     if not (only_look or behind):
         if latest > 0:
@@ -107,7 +113,7 @@ def fetch(
     seen = max((checkpoint.name for checkpoint in line), default=None)
     is_held = latest <= (held_epoch(folder, epochs) or 0)
     standing = max((checkpoint.name for checkpoint in counting), default=None)
-    return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing)
+    return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing, has_gone_on)
 
 
 def _fetch_first(

@@ -139,15 +139,17 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
     _write_record(folder, _Record(number, given_up=None if leaves_behind else before.given_up))
 
 
-def record_given_up(folder: Path, below: int) -> None:
-    """Notes, before it is carried out, that checkpoints of that step and later are given up here.
+def record_given_up(folder: Path, below: int, diverged: int | None = None) -> None:
+    """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
+    that began after `diverged` are not, in which training did (None: none has begun yet).
 
     Notes nothing of a job without a mirror, or whose mirror never had anything. Raises OSError.
     """
     if not (folder / layout.EPOCH_HELD).exists():
         return
     record = _read_record(folder)
-    line = (below, 1 + highest_attempt(folder))
+    highest = highest_attempt(folder)
+    line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
 

@@ -34,7 +34,7 @@ class LocalSelection:
     async def roll_back(self, effect: effects.SelectCheckpoint, below_step: int) -> tuple[RejectedCheckpoint, ...]:
         """Gives up what is at a step or beyond, as training has diverged there; says what that was."""
         store, directory = self._services.checkpoints, self._job.checkpoint_dir
-        return await store.roll_back(directory, below_step, self._user, _expected(effect))
+        return await store.roll_back(directory, below_step, self._user, _expected(effect), effect.diverged_attempt)
 
     def own_path(self, here: Selection) -> str | None:
         """The path of what was selected, if it is a checkpoint in the job's own directory, and ours."""

@@ -65,6 +65,17 @@ class MirrorSelection:
                 return _with_refused(await self._local.select(effect), effect, answer)
             # what is the newest whole one here now decides what is newer in the store
 
+    async def limited(self, effect: effects.SelectCheckpoint) -> effects.SelectCheckpoint:
+        """Without a divergence after which another host has gone on: what that has trained is not to be given up."""
+        if effect.restore_below_step is None:
+            return effect
+        with contextlib.suppress(MirrorError):  # the epoch that begins later goes on from what that host has uploaded
+            if await self._mirror.has_gone_on():
+                words = "where a divergence had the next start begin is forgotten: another host has gone on since"
+                self._log.warning("decision.outdated", attempt=effect.attempt, effect=words)
+                return replace(effect, restore_below_step=None, diverged_attempt=None)
+        return effect
+
     async def fetch_older(self, effect: effects.SelectCheckpoint) -> None:
         """Where no checkpoint that was written here is on this disk: gets one that is older than those to pass over."""
         unwanted = effect.avoid | dict(effect.unfit).keys()

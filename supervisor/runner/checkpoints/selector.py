@@ -114,9 +114,11 @@ class CheckpointSelector:
             return effect
         newest = None if effect.newest is None else effect.newest.attempt
         below = restore_below(effect.restore_below_step, gang.diverged, newest)
-        if below != effect.restore_below_step:
-            self._log.warning("gang.goes_back", attempt=effect.attempt, below_step=below, why="another rank diverged")
-        return replace(effect, restore_below_step=below)
+        if below == effect.restore_below_step:
+            return effect
+        self._log.warning("gang.goes_back", attempt=effect.attempt, below_step=below, why="another rank diverged")
+        diverged = max(effect.diverged_attempt or 0, *(seen.attempt for seen in gang.diverged))
+        return replace(effect, restore_below_step=below, diverged_attempt=diverged)
 
     async def _select_beside_memory(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | None:
         """The newest checkpoint on the disk, with what is in memory, for a worker that can restore that and waits.
@@ -155,6 +157,7 @@ class CheckpointSelector:
                 moved = await self._set_aside_newer(effect, effect.begin_at, order)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             if self._mirror is not None:
+                effect = await self._mirror.limited(effect)
                 await self._mirror.fetch_older(effect)
             if effect.restore_below_step is not None and self._services.is_chief:
                 given_up = await self._local.roll_back(effect, effect.restore_below_step)

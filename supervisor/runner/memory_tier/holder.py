@@ -90,8 +90,8 @@ class MemoryHolder:
 
     def _take(self, message: messages.MemoryCopies) -> None:
         attempt = message.attempt
-        before = self._held.pop(attempt, None)
         if message.descriptor is None:
+            self.release(attempt)
             self._log.info("memory.off", attempt=attempt, why=message.why_not)
         else:
             try:
@@ -100,11 +100,11 @@ class MemoryHolder:
             except (OSError, SpawnError) as error:
                 self._log.warning("memory.not_held", attempt=attempt, error=str(error))
                 self._records.training.memory_off = f"the daemon can't open them: {error}"
+                # what it named before stays: it may have died with this word unread, and the file gone with it
             else:
+                self.release(attempt)
                 self._held[attempt] = held
                 self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
-        if before is not None:
-            before.close()
         self._post(events.CopiesHeld(attempt, attempt in self._held))
 
     def salvage(self, effect: effects.SalvageMemory) -> None:
@@ -194,6 +194,7 @@ class MemoryHolder:
             effect.mount,
             self._job.checkpoint_make_room,
             RetentionPolicy(self._job.checkpoint_keep, self._job.checkpoint_keep_every, self._job.checkpoint_keep_best),
+            effect.restored,
         )
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)

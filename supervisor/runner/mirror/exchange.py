@@ -62,6 +62,14 @@ class StoreExchange:
             raise MirrorError(f"the store did not answer within {LOOK_TIMEOUT_S:g} s") from None
         return self._hold.attempt
 
+    async def has_gone_on(self) -> bool:
+        """Whether another host has taken the run over since an attempt began here last, and has uploaded."""
+        there = await self._look_only()
+        if there.has_gone_on:
+            self._hold.forget_epoch()
+            self._learn(there)
+        return there.has_gone_on
+
     async def fetch(self, local: str | None, below: int | None, unwanted: Collection[str]) -> messages.FetchAnswer:
         """Gets the newest checkpoint of the store into the folder, if it is newer than `local` and below a step."""
         name = name_of(local)

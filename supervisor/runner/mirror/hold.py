@@ -214,7 +214,7 @@ class RunHold:
         self.wanted = None if self.wanted == name else self.wanted
 
     def forget_epoch(self) -> None:
-        """The store does not know this host's epoch: it was emptied."""
+        """The store does not know this host's epoch, as it was emptied; or has a later one, by which others wrote."""
         self.epoch, self._remote = None, ()
 
     def lose(self) -> None:

@@ -33,6 +33,7 @@ from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
 URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
+DAMAGED_RETRY_S = 3600.0  # what a disk has changed is sent whole each time; it may have been the memory that read it
 
 
 class JobMirror(ProgramObserver):
@@ -79,6 +80,7 @@ class JobMirror(ProgramObserver):
         self._watch = EpochWatch(self._client, self._hold, self._lose_run)
         self._task: asyncio.Task[None] | None = None
         self._is_urgent = False
+        self._is_damaged = False  # the checkpoint that was tried last
         self._retry_now = asyncio.Event()
         self._reported: events.UploadsChanged | None = None
 
@@ -124,6 +126,10 @@ class JobMirror(ProgramObserver):
     async def look(self) -> int:
         """The highest attempt that the store has: the next one here needs a higher number. Raises MirrorError."""
         return await self._exchange.look()
+
+    async def has_gone_on(self) -> bool:
+        """Whether another host has trained and uploaded since an attempt began here last. Raises MirrorError."""
+        return await self._exchange.has_gone_on()
 
     def may_have_newer(self, local: str | None) -> bool:
         """Whether the store may have a newer checkpoint than the newest whole one here."""
@@ -219,6 +225,8 @@ class JobMirror(ProgramObserver):
     # --- what is asked, one question after another --------------------------------------------------------------------
 
     def _work(self) -> None:
+        if self._is_damaged:  # there is another one to be tried
+            self.retry_now()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work_until_done())
 
@@ -255,7 +263,8 @@ class JobMirror(ProgramObserver):
                 self._lose_run(fenced)
         except MirrorError as error:
             if self.error is None:
-                self._log.warning("mirror.failed", error=str(error), retry_in_s=RETRY_S)
+                retry_in_s = DAMAGED_RETRY_S if error.is_damaged else RETRY_S
+                self._log.warning("mirror.failed", error=str(error), retry_in_s=retry_in_s)
             if error.epoch_lost:
                 hold.forget_epoch()
             self.error = str(error)
@@ -267,8 +276,10 @@ class JobMirror(ProgramObserver):
             if self.is_finished:
                 return False
             self._retry_now.clear()
+            self._is_damaged = error.is_damaged
+            pause_s = DAMAGED_RETRY_S if error.is_damaged else URGENT_RETRY_S if self._is_urgent else RETRY_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._retry_now.wait(), URGENT_RETRY_S if self._is_urgent else RETRY_S)
+                await asyncio.wait_for(self._retry_now.wait(), pause_s)
         return True
 
     # --- the end ------------------------------------------------------------------------------------------------------

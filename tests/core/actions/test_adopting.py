@@ -480,7 +480,10 @@ def test_held_back_job_rolls_back_after_an_unseen_divergence():
 
     job.handle(diverged, 1000.0)
 
-    assert job.handle(StartRequested(resumes=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, restore_below_step=11)]
+    assert job.handle(StartRequested(resumes=True), 1090.0) == [
+        Spawn(8),
+        SelectCheckpoint(8, restore_below_step=11, diverged_attempt=7),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,10 @@ def test_a_state_that_kills_whoever_restores_it_is_gone_back_behind(steps: int) 
 def test_a_death_long_after_the_restore_of_a_salvaged_state_leaves_another_one() -> None:
     job = holding(50)
     die(job, 12.0)
-    attempt = begin(job, salvaged(job, 1, 49, 12.5), 49, 13.0)
+    attempt = begin(job, name := salvaged(job, 1, 49, 12.5), 49, 13.0)
     job.handle(StepsDone(attempt, 49 + NEAR_STEPS), 14.0)
 
-    assert SalvageMemory(attempt, None) in die(job, 15.0)
+    assert SalvageMemory(attempt, None, restored=name) in die(job, 15.0)
 
 
 @pytest.mark.parametrize(("steps", "leaves"), [(0, ReleaseMemory), (1, ReleaseMemory), (3, SalvageMemory)])
@@ -209,19 +209,19 @@ def test_a_death_right_after_the_restore_of_what_a_worker_saved_itself_leaves_a_
     attempt = begin(job, "step-0000000030.a1", 30, 13.0)
     job.handle(StepsDone(attempt, 31), 14.0)
 
-    assert SalvageMemory(attempt, None) in die(job, 15.0)
+    assert SalvageMemory(attempt, None, restored="step-0000000030.a1") in die(job, 15.0)
 
 
 def test_the_kernels_out_of_memory_kill_says_nothing_against_a_salvaged_state() -> None:
     job = holding(50)
     die(job, 12.0)
-    attempt = begin(job, salvaged(job, 1, 49, 12.5), 49, 13.0)
+    attempt = begin(job, name := salvaged(job, 1, 49, 12.5), 49, 13.0)
     job.handle(FailureReported(attempt, "MemoryError", 50, out_of_memory=True), 14.0)
 
     effects = job.handle(WorkerExited(attempt, code=1), 15.0)
 
     assert effects[0].cause is Cause.OUT_OF_MEMORY  # type: ignore[attr-defined]
-    assert SalvageMemory(attempt, None) in effects
+    assert SalvageMemory(attempt, None, restored=name) in effects
 
 
 def begin_from_memory(job: Job, of_attempt: int, step: int, now: float, on_disk: tuple[str, int]) -> tuple[int, str]:

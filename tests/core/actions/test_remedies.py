@@ -177,7 +177,7 @@ def test_going_back_begins_before_the_two_steps_that_may_have_done_it():
 
     effects = diverge(job, 12, 2.0)
 
-    assert effects[1:] == [Spawn(2), SelectCheckpoint(2, restore_below_step=11)]
+    assert effects[1:] == [Spawn(2), SelectCheckpoint(2, restore_below_step=11, diverged_attempt=1)]
 
 
 def test_diverging_again_goes_back_further_than_the_time_before():
@@ -187,7 +187,7 @@ def test_diverging_again_goes_back_further_than_the_time_before():
 
     effects = diverge(job, 13, 4.0)
 
-    assert SelectCheckpoint(3, restore_below_step=10) in effects
+    assert SelectCheckpoint(3, restore_below_step=10, diverged_attempt=2) in effects
 
 
 def test_another_death_after_it_goes_back_no_further():
@@ -207,7 +207,7 @@ def test_rollback_target_survives_a_death_before_selection():
 
     effects = job.expire(100.0)
 
-    assert effects == [Spawn(3), SelectCheckpoint(3, restore_below_step=11)]
+    assert effects == [Spawn(3), SelectCheckpoint(3, restore_below_step=11, diverged_attempt=1)]
 
 
 def test_divergence_has_a_budget_of_its_own_that_a_new_best_checkpoint_refills():

@@ -106,7 +106,9 @@ def test_memory_that_would_cost_its_reader_is_refused(process: Callable[..., tup
 
 @pytest.mark.hostile
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file", "memfd:state"])
+def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path, name: str) -> None:
+    """Nor one that is called as memory is, once its disk is unmounted: whoever may mount in user space can do that."""
     code = "import os, sys; print(os.open(sys.argv[1], os.O_RDONLY), flush=True); sys.stdin.read()"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     refusal: Future[None] = Future()
@@ -118,11 +120,14 @@ def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path) 
             refusal.set_exception(error)
 
     with (
-        SilentMount(tmp_path / "mount") as mount,
+        SilentMount(tmp_path / "mount", name=name) as mount,
         subprocess.Popen([sys.executable, "-c", code, mount.file], **streams) as worker,  # type: ignore[call-overload]
     ):
         descriptor = int(worker.stdout.readline())
         mount.answers_attributes = False
+        if name != "file":
+            subprocess.run(["umount", "-l", mount.at], check=True)
+            assert Path(f"/proc/{worker.pid}/fd/{descriptor}").readlink() == Path("/memfd:state")
         threading.Thread(target=look, args=(worker.pid, descriptor), daemon=True).start()
         try:
             with pytest.raises(OSError, match="not a file in memory"):

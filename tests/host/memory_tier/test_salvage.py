@@ -16,6 +16,7 @@ from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest, salvage
 from supervisor.protocol import layout as names
 from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.checkpoints.selection import select_checkpoint
 from supervisor.protocol.memory_tier import layout
@@ -51,8 +52,19 @@ class Job:
         at, place = room.take(len(state))
         place[:] = state
         bundle = BundlePlace("ckpt", offset, words, (TensorPlace("count", 3, (self.elements,), 0, words),))
-        files = (FilePlace(names.STATE, at, len(state)),)
+        files = (FilePlace(names.STATE, at, len(state)), FilePlace(names.FROM_MEMORY, at, 0))
         room.seal(replace(Description("digits", 3, step, 1.5e9, (bundle,), files), **changes))  # type: ignore[arg-type]
+
+    def save(self, step: int, attempt: int = 2) -> str:
+        """A checkpoint of a worker that lived."""
+        name = names.CheckpointName(step, attempt)
+        with NewFolder(self.folder / name.partial) as folder:
+            folder.add("count", f"{step}\n".encode())
+            files = tuple(manifest.FileRecord(file, *written) for file, written in folder.finish().items())
+            made = manifest.Manifest(job="digits", attempt=attempt, step=step, created_wall_at=1.0, files=files)
+            folder.add(names.MANIFEST, made.to_bytes())
+            folder.commit(self.folder / str(name))
+        return str(name)
 
     def salvage(self, user: Identity | None = None, **changes: object) -> Salvaged | NotSalvaged:
         return salvage(self.held, replace(self.request, **changes), user)  # type: ignore[arg-type]
@@ -147,6 +159,18 @@ def test_older_ones_are_deleted_as_the_job_says(job: Job) -> None:
     assert job.committed == ["step-0000000010.a3", "step-0000000012.a3", "step-0000000013.a3"]
 
 
+def test_what_nobody_has_looked_at_never_takes_the_place_of_what_was_saved_in_good_order(job: Job) -> None:
+    """It may be what the next attempt refuses, as training diverged before it was copied: then there has to be another
+    one to begin from."""
+    for step in (1, 2):
+        saved = job.save(step)
+    for step in (10, 11):
+        job.copy(step)
+        assert isinstance(job.salvage(retention=RetentionPolicy(checkpoint_keep=1)), Salvaged)
+
+    assert job.committed == [saved, "step-0000000011.a3"]
+
+
 def test_a_directory_on_another_file_system_than_before_is_not_written_to(job: Job) -> None:
     job.copy(10)
 
@@ -179,6 +203,31 @@ def test_a_full_disk_keeps_what_it_holds_unless_older_ones_may_go(tmp_path: Path
 
         assert isinstance(job.salvage(make_room=True), Salvaged)
         assert job.committed == ["step-0000000011.a3", "step-0000000012.a3"]
+        job.held.close()
+    finally:
+        subprocess.run(["umount", "-l", below], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("restored", [None, "step-0000000001.a1"])
+def test_a_full_disk_costs_neither_what_the_attempt_began_from_nor_what_was_saved_in_good_order(
+    tmp_path: Path, restored: str | None
+) -> None:
+    """The newest one may be suspect, and older ones all that is left; or it is one that was in memory too."""
+    below = tmp_path / "ckpt"
+    below.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", below], check=True)
+    try:
+        job = Job(below, elements=100_000)
+        first, last = job.save(1, attempt=1), job.save(2)
+        job.copy(10)
+        assert isinstance(job.salvage(), Salvaged)
+        job.copy(11)
+        assert isinstance(job.salvage(), Salvaged)
+        job.copy(12)
+
+        assert isinstance(job.salvage(make_room=True, restored=restored), Salvaged)
+        assert job.committed == [*([first] if restored else []), last, "step-0000000011.a3", "step-0000000012.a3"]
         job.held.close()
     finally:
         subprocess.run(["umount", "-l", below], check=True)

@@ -15,6 +15,7 @@ from supervisor.protocol.checkpoints.account import (
     SeenDirectory,
     StatedReason,
     Unexplained,
+    find_explanation,
     find_loss,
     find_passed_over,
     judge,
@@ -141,6 +142,14 @@ def test_what_only_the_mirror_has_is_passed_over_for_the_same_reasons(
         assert isinstance(judge(newest, chosen, place, other, REFUSAL, REMEDY), Unexplained)
 
 
+def test_a_divergence_does_not_excuse_the_loss_of_what_a_later_attempt_has_saved() -> None:
+    place = SeenDirectory(HOME, 1200, DISK)
+    earlier, own = (Decisions(restore_below_step=1000, diverged_attempt=attempt) for attempt in (2, 3))
+
+    assert isinstance(judged(900, place, earlier), Unexplained)
+    assert isinstance(judged(900, place, own), Older)
+
+
 def test_nothing_but_an_operator_begins_anew() -> None:
     in_quarantine = SeenDirectory(HOME, None, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))
 
@@ -202,6 +211,8 @@ NAMES = st.builds(CheckpointName, st.integers(0, 2000), st.integers(1, 5)).map(s
         st.none() | st.integers(0, 2000),
         st.lists(NAMES, max_size=2),
         st.lists(NAMES, max_size=2),
+        st.none(),
+        st.none() | st.integers(1, 5),
     ),
 )
 def test_an_older_start_always_has_evidence(
@@ -220,25 +231,27 @@ def test_an_older_start_always_has_evidence(
     assert isinstance(verdict, Newest) is not is_behind
     if not isinstance(verdict, Older):
         return
+    explanation = find_explanation(NEWEST, place)  # what was given up in an earlier attempt is none
     names = [parse_name(name) for name in (*decisions.suspects, *decisions.unfit)]
     is_named = any(name is not None and name.step >= NEWEST.step for name in names)
     match verdict.because:
-        case OlderBecause.OPERATOR if passed_over is None or decisions.begin_at in (0, chosen):
+        case OlderBecause.OPERATOR if explanation is None or decisions.begin_at in (0, chosen):
             assert decisions.begin_at in (0, chosen)
             return
-        case OlderBecause.DELETED if passed_over is None:
+        case OlderBecause.DELETED if explanation is None:
             assert (directory, mount) != (HOME, ROOT)
             assert directory == HOME
-        case OlderBecause.SUSPECT | OlderBecause.UNFIT if passed_over is None:
+        case OlderBecause.SUSPECT | OlderBecause.UNFIT if explanation is None:
             assert is_named
             assert highest is not None
             assert highest >= NEWEST.step
-        case OlderBecause.ROLLED_BACK if passed_over is None:
+        case OlderBecause.ROLLED_BACK if explanation is None:
             assert decisions.restore_below_step is not None
             assert decisions.restore_below_step <= NEWEST.step
+            assert (decisions.diverged_attempt or 5) >= 3
         case because:
-            assert passed_over is not None
-            assert because in (passed_over.because, OlderBecause.DAMAGED)
+            assert explanation is not None
+            assert because in (explanation.because, OlderBecause.DAMAGED)
     assert chosen is not None
 
 

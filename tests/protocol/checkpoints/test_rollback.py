@@ -16,13 +16,13 @@ from supervisor.protocol.checkpoints.removal import roll_back
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 
 
-def make(directory: Path, step: int) -> str:
-    name = layout.CheckpointName(step, 1)
+def make(directory: Path, step: int, attempt: int = 1) -> str:
+    name = layout.CheckpointName(step, attempt)
     partial = directory / name.partial
     partial.mkdir(parents=True)
     (partial / "count").write_text(f"{step}\n")
     files = manifest.record_files(partial, ("count",))
-    whole = manifest.Manifest(job="digits", attempt=1, step=step, created_wall_at=1.0, files=files)
+    whole = manifest.Manifest(job="digits", attempt=attempt, step=step, created_wall_at=1.0, files=files)
     durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
     durable.commit_folder(partial, directory / str(name), ("count",))
     return str(name)
@@ -36,6 +36,16 @@ def test_rolled_back_checkpoints_are_never_chosen_again(tmp_path: Path):
     assert [checkpoint.name for checkpoint in given_up] == [newest, newer]
     assert selection.select_checkpoint(tmp_path).path == tmp_path / old
     assert "diverged" in list_quarantined(tmp_path)[0].reason
+
+
+def test_what_a_later_attempt_has_saved_is_not_given_up(tmp_path: Path):
+    """Another daemon, which the directory is shared with, has gone on since training diverged in attempt 1."""
+    _, diverged, later = make(tmp_path, 5), make(tmp_path, 12), make(tmp_path, 12, attempt=2)
+
+    given_up = roll_back(tmp_path, 11, diverged=1)
+
+    assert [checkpoint.name for checkpoint in given_up] == [diverged]
+    assert selection.select_checkpoint(tmp_path).path == tmp_path / later
 
 
 def test_nothing_is_given_up_where_nothing_older_is_whole(tmp_path: Path):

@@ -400,7 +400,7 @@ def test_room_is_never_made_of_what_the_present_attempt_began_from(tmp_path: Pat
     """The newest one is suspect: attempts die right after restoring it."""
     for step in (70, 90, 100):
         checkpoint(step, 3)
-    gone = [removal.delete_oldest(tmp_path, CheckpointName(90, 3)) for _ in range(2)]
+    gone = [removal.delete_oldest(tmp_path, [CheckpointName(90, 3)]) for _ in range(2)]
 
     assert gone == [CheckpointName(70, 3), None]
 

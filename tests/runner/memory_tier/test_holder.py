@@ -168,6 +168,20 @@ async def test_what_is_not_needed_is_let_go(daemon: Daemon, let_go: Callable[[Me
     assert daemon.job.committed == []
 
 
+async def test_a_worker_that_dies_as_it_takes_larger_memory_leaves_the_copies_before(daemon: Daemon) -> None:
+    """Its last word names memory that is gone with it."""
+    daemon.job.copy(10)
+    daemon.name_memory()
+    gone = await asyncio.create_subprocess_exec("/bin/true")
+    await gone.wait()
+
+    daemon.holder.on_message(MemoryCopies(3, gone.pid, 5, 1 << 20))
+    daemon.holder.salvage(SalvageMemory(3))
+    await daemon.holder.settle()
+
+    assert daemon.events[-2:] == [CopiesHeld(3, True), MemorySalvaged(3, 10, "step-0000000010.a3", 1.5e9)]
+
+
 async def test_memory_that_cannot_be_held_is_said(daemon: Daemon) -> None:
     daemon.holder.on_message(MemoryCopies(3, os.getpid(), 1))
 

@@ -32,13 +32,13 @@ PATIENCE_S = 60.0  # for what takes a second; the machine may be busy
 class MirroredJob:
     """A job of which every attempt trains on at once."""
 
-    def __init__(self, folder: Path, services: Services) -> None:
+    def __init__(self, folder: Path, services: Services, keys: str = "") -> None:
         self.folder, self.store = folder / "digits", folder / "store"
         (self.store / "digits").mkdir(parents=True, exist_ok=True)
         path = folder / "test.conf"
         path.write_text(
             f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={self.folder}\n"
-            f"mirror=file://{self.store}\nrestore_from_jobs=*\n"
+            f"mirror=file://{self.store}\nrestore_from_jobs=*\n{keys}"
         )
         config, log = load_config(path, os.environ).programs["digits"], structlog.get_logger()
         assert config.job is not None
@@ -72,8 +72,12 @@ class MirroredJob:
             name = str(self.commit(step, 1))
             await self.until(lambda: self.mirror.has(name), "it is there")  # noqa: B023 - ends before the next
 
-    def commit(self, step: int, attempt: int) -> CheckpointName:
+    def commit(self, step: int, attempt: int, damaged: str | None = None) -> CheckpointName:
+        """`damaged`: one of its files, which the disk changes."""
         name = made(self.folder, step, attempt)
+        if damaged is not None:
+            path = self.folder / str(name) / damaged
+            path.write_bytes(path.read_bytes()[::-1])
         self.mirror.on_message(Committed(attempt, step, str(name), 1, 0.1, 0.0), 0.0)
         return name
 
