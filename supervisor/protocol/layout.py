@@ -94,6 +94,11 @@ def is_partial(text: str) -> bool:
     return text.endswith(PARTIAL) and parse_name(text.removesuffix(PARTIAL)) is not None
 
 
+def is_unfinished(text: str) -> bool:
+    """Whether a directory name is that of a save that never reached its commit, or of one node's files of a save."""
+    return is_partial(text) or parse_part(text) is not None
+
+
 def attempt_folder(runtime_dir: Path, program: str, attempt: int) -> Path:
     """Where the two control pipes of one attempt are; no two attempts share a pipe."""
     return runtime_dir / program / f"a{attempt}"

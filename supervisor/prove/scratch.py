@@ -28,7 +28,7 @@ PROVER = "prover"
 
 _JOB_KEYS = (
     "strategy", "replicas", "replicas_min", "workers", "deterministic", "strict", "on_nan", "loss_spike", "on_oom",
-    "initial_checkpoint", "restore_from_jobs", "startup_timeout", "flush_timeout", "gpu_wait",
+    "initial_checkpoint", "restore_from_jobs", "startup_timeout", "flush_timeout", "gpu_wait", "save_shards",
 )  # fmt: skip
 _PROGRAM_KEYS = (
     "user", "limit_nofile", "limit_nproc", "limit_core", "limit_memlock", "memory_limit", "oom_score_adjust",

@@ -73,8 +73,9 @@ def test_a_program_without_the_package_is_exact(tmp_path: Path):
 
 @pytest.mark.nightly  # tests/system/test_multiworker.py kills the same two processes
 @pytest.mark.tensorflow
-def test_processes_that_train_together_are_exact(tmp_path: Path):
-    """They save and end at the same steps, and the first of them is killed."""
+@pytest.mark.parametrize("shards", ["never", "always"])
+def test_processes_that_train_together_are_exact(tmp_path: Path, shards: str):
+    """They save and end at the same steps, and the first of them is killed; also if each writes its share."""
     scratch, out = tmp_path / "scratch", tmp_path / "out"
     for folder in (scratch, out):
         folder.mkdir()
@@ -83,6 +84,7 @@ def test_processes_that_train_together_are_exact(tmp_path: Path):
     file.write_text(
         f"[supervisord]\n[program:pair]\ncommand = {sys.executable} {script} {out} 40\ndirectory = {ROOT}\n"
         f"checkpoint_dir = {tmp_path}/ckpt\nstrategy = multiworker\nworkers = 2\ndeterministic = true\n"
+        f"save_shards = {shards}\n"
         f'environment = PYTHONPATH="{ROOT}",PAUSE="0.05"\n'
     )
 

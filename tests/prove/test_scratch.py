@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.prove.scratch import MAX_SOCKET, Scratch
+from supervisor.config import load_config
+from supervisor.prove.scratch import MAX_SOCKET, Scratch, job_of
 from tests.places import ROOT
 
 PROVER = """
 import sys, time
 from pathlib import Path
+from supervisor.config import load_config
 from supervisor.prove.scratch import Scratch
 
 with Scratch(Path(sys.argv[1]), None, keep=sys.argv[2] == "keep") as scratch:
@@ -73,3 +75,20 @@ def test_no_path_of_a_socket_is_too_long(tmp_path: Path, spare: int):
     with Scratch(parent, None, keep=False) as scratch:
         for name in ("undisturbed", "killed", "undisturbed-again"):
             assert len(os.fsencode(scratch.run_folder(name).socket)) <= MAX_SOCKET
+
+
+def test_workers_of_a_proof_write_their_shares_as_those_of_the_job(tmp_path: Path):
+    file = tmp_path / "train.conf"
+    file.write_text(
+        "[supervisord]\n[program:pair]\ncommand = python train.py\ncheckpoint_dir = /ck\nstrategy = multiworker\n"
+        "workers = 2\nsave_shards = always\n"
+    )
+    (program,) = load_config(file, {}).programs
+
+    with Scratch(tmp_path, None, keep=False) as scratch:
+        run = scratch.run_folder("undisturbed")
+        run.write_configuration(job_of(program, tmp_path), 7, restarts=0)
+        (again,) = load_config(run.configuration, {}).programs
+
+    assert again.job is not None
+    assert (again.job.workers, again.job.save_shards) == (2, "always")

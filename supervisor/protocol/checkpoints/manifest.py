@@ -152,9 +152,12 @@ def verify_checkpoint(directory: Path, reads: bool = True) -> Manifest:
     Costs one read of every file. Files the manifest does not name are ignored.
     """
     name = layout.parse_name(directory.name)
-    if name is None:
-        raise ManifestError(f"{directory.name} is not a checkpoint's name (step-NNNNNNNNNN.aN)")
+    if name is None and layout.is_unfinished(directory.name):
+        raise ManifestError(f"{directory.name} is no checkpoint: an interrupted save left it, or it is one node's part")
     manifest = read_manifest(directory)
+    if name is None:
+        says = f"its {layout.MANIFEST} says {manifest.name}"
+        raise ManifestError(f"{directory.name} is not a checkpoint's name; {says}: give it that name")
     if manifest.name != name:
         raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, the directory is called {directory.name}")
     for file in manifest.files:

@@ -202,11 +202,8 @@ def _select_foreign(place: Path, candidates: Iterable[Path]) -> Selection:
 def _select_initial(initial: Path) -> Selection:
     """From where the operator said: ours or another program's, a folder of several or one. Nothing there is moved."""
     refused: list[RejectedCheckpoint] = []
-    own = (
-        [initial]
-        if layout.parse_name(initial.name)
-        else [initial / str(name) for name in committed_checkpoints(initial)]
-    )
+    named = own_checkpoint_at(initial)
+    own = [initial / str(name) for name in committed_checkpoints(initial)] if named is None else [named]
     for folder in own:
         try:
             proven = manifest.verify_checkpoint(folder)
@@ -223,6 +220,20 @@ def _select_initial(initial: Path) -> Selection:
     why = tuple(refused) or (RejectedCheckpoint(initial.name, nothing),)
     what_else = "set initial_checkpoint to one that is whole, or take the line out"
     raise NoValidCheckpoint(initial, why, what_else=what_else)
+
+
+def own_checkpoint_at(place: Path) -> Path | None:
+    """The folder of the one checkpoint of ours that a person named; None if the place is anything else.
+
+    By its own path, also of a copy under another name, or by TensorFlow's prefix in it, which has less than the folder.
+    It need not be whole, nor exist: who verifies it says so. Raises OSError if it can't be looked at.
+    """
+    if layout.parse_name(place.name) is not None:
+        return place
+    if place.is_dir():
+        is_ours = layout.is_unfinished(place.name) or (place / layout.MANIFEST).exists()
+        return place if is_ours else None
+    return place.parent if (place.parent / layout.MANIFEST).exists() and foreign.prefixes_at(place) else None
 
 
 def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:

@@ -41,8 +41,9 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
 
     Raises OSError if something can't be read for a reason that says nothing about the checkpoints.
     """
-    if layout.parse_name(place.name) is not None and place.is_dir():
-        return [_ours(place)]
+    named = selection.own_checkpoint_at(place)
+    if named is not None and named.is_dir():
+        return [_ours(named)]
     ours = _all_ours(place) if place.is_dir() else []
     aside = [_set_aside(checkpoint.name, checkpoint.reason) for checkpoint in list_quarantined(place)]
     return [*ours, *map(_other, foreign.prefixes_at(place)), *aside]

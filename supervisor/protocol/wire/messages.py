@@ -160,7 +160,8 @@ class Hello:
 class Ready:
     """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it reached.
 
-    `problem`: why it spares the next attempt nothing, so that the daemon may end it.
+    `problem`: why it spares the next attempt nothing, so that the daemon may end it. To the first of several workers of
+    one host, each of the others sends it before it joins TensorFlow's cluster, with the kind `member`.
     """
 
     rate: ClassVar[Rate] = Rate(1, 20)

@@ -1,13 +1,14 @@
 """Checkpoints of other programs are found, ordered, proven, and never touched."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import foreign, manifest, selection
+from supervisor.protocol.checkpoints import foreign, manifest, selection, verification
 from supervisor.protocol.checkpoints.foreign import VALUE
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, SelectionRules
@@ -203,3 +204,57 @@ def test_escapes_in_a_state_file_are_those_of_text_protos(tmp_path: Path) -> Non
     (tmp_path / "checkpoint").write_bytes(rb'model_checkpoint_path: "/a\"b/gr\303\266\x2dsse-1"')
 
     assert foreign.prefixes_in(tmp_path) == [tmp_path / "grö-sse-1"]
+
+
+@pytest.mark.parametrize("prefix", ["ckpt", "replicas"])
+def test_prefix_in_one_of_ours_is_the_whole_of_it(manager: Path, tmp_path: Path, prefix: str) -> None:
+    """What a user of TensorFlow calls a checkpoint has neither the place in the data nor what other workers wrote."""
+    ours = commit(tmp_path / "mine", 200)
+    for file in manager.glob("ckpt-3.*"):
+        shutil.copy(file, ours / file.name.replace("ckpt-3", prefix))
+
+    chosen = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=ours / prefix))
+    (verified,) = verification.verify_all(ours / prefix)
+    assert (chosen.path, chosen.foreign, verified.kind, verified.valid) == (ours, None, "stepkeeper", True)
+
+    (ours / "state").write_bytes(b"other")
+    with pytest.raises(NoValidCheckpoint, match=f"{ours.name}: state has hash"):
+        selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=ours / prefix))
+    (verified,) = verification.verify_all(ours / prefix)
+    assert verified.valid is False
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("best", "its MANIFEST.json says step-0000000200.a1: give it that name"),
+        ("step-0000000200.a1.partial", "an interrupted save left it"),
+        ("step-0000000200.a1.part", "it is one node's part"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "ckpt"])
+def test_ours_under_another_name_is_not_taken_for_another_programs(
+    manager: Path, tmp_path: Path, name: str, reason: str, place: str
+) -> None:
+    ours = commit(tmp_path / "mine", 200)
+    for prefix in ("ckpt", "replicas"):
+        for file in manager.glob("ckpt-3.*"):
+            shutil.copy(file, ours / file.name.replace("ckpt-3", prefix))
+    copy = ours.rename(tmp_path / name)
+
+    with pytest.raises(NoValidCheckpoint, match=re.escape(reason)):
+        selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=copy / place))
+    (verified,) = verification.verify_all(copy / place)
+    assert verified.valid is False
+    assert reason in (verified.reason or "")
+
+
+def test_bundle_without_a_manifest_beside_it_can_be_named(manager: Path, tmp_path: Path) -> None:
+    ours = commit(tmp_path / "mine", 200)
+    for file in manager.glob("ckpt-3.*"):
+        shutil.copy(file, ours / file.name.replace("ckpt-3", "ckpt"))
+    (ours / layout.MANIFEST).unlink()
+
+    assert selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=ours / "ckpt")).step == 120
+    with pytest.raises(NoValidCheckpoint, match=r"MANIFEST\.json is missing"):
+        selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=ours))
