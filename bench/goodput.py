@@ -182,7 +182,7 @@ OURS = {
     "default": "",
     "warm": "standby=warm\n",
     "hot": "standby=hot\n",
-    "memory": "standby=hot\nmemory_checkpoint=auto\n",
+    "disk": "standby=hot\nmemory_checkpoint=off\n",
 }
 """The kinds of stepkeeper, and what the job of each has in its configuration besides."""
 
@@ -204,7 +204,7 @@ SYSTEMS = (
     System("stepkeeper, nothing configured", "default"),
     System("stepkeeper, warm standby", "warm"),
     System("stepkeeper, hot standby", "hot"),
-    System("stepkeeper, hot standby, copies in memory", "memory"),
+    System("stepkeeper, hot standby, no copies in memory", "disk"),
     System("Supervisor + CheckpointManager", "manager"),
     System("Supervisor + BackupAndRestore", "fit"),
 )

@@ -2,10 +2,11 @@
 
 Run with `python -m bench.restores` (under three minutes); prints two tables and writes bench/results/restores.json.
 
-The first compares in one process: `cached`: the checkpoint is in the page cache. `kept`: it was just saved past the
-cache, and the run has kept it there (`worker/saving/page_cache.py`). `disk`: nothing is in the cache. Each of them is
-proven, every byte, and then restored. Beside them TensorFlow's restore of its own file from the page cache, which
-proves nothing first, and a read of the file past the cache by four threads, as dd would with that many requests.
+The first compares in one process: `memory`: the copy in memory that a killed worker left. `cached`: the checkpoint is
+in the page cache. `kept`: it was just saved past the cache, and the run has kept it there
+(`worker/saving/page_cache.py`). `disk`: nothing is in the cache. Each of them is proven, every byte, and then restored.
+Beside them TensorFlow's restore of its own file from the page cache, which proves nothing first, and a read of the file
+past the cache by four threads, as dd would with that many requests.
 
 For the second each start is a new process that imports TensorFlow, builds the model, restores and makes a first step;
 the ways take turns. `proven`: the bytes are in the page cache, as they are once the daemon has read them all to prove
@@ -39,7 +40,7 @@ BYTES_OF_PARAMETER = 12  # the weight and Adam's two moments
 READ_BYTES = 4 << 20
 DIRECT_THREADS, DIRECT_BYTES = 4, 1 << 20
 KEPT_WITHIN_S = 60.0
-PLACES = ("cached", "kept", "disk")
+COPY, PLACES = "memory", ("cached", "kept", "disk")
 THEIRS, DIRECT = "TensorFlow, cached", "read past the cache"
 
 
@@ -96,9 +97,12 @@ def compare(size_mb: float, turns: int, directory: Path) -> dict[str, list[float
     tf, tracked, strategy, _ = _built(size_mb, [])
     from supervisor.protocol.checkpoints import manifest
     from supervisor.protocol.checkpoints.retention import RetentionPolicy
+    from supervisor.protocol.memory_tier.layout import half_bytes
     from worker.checkpoint import restore
     from worker.checkpoint.tensorflow_writer import StepBoundary, TensorFlowWriter
     from worker.saving.commit import CheckpointOrigin
+    from worker.saving.memory_checkpoint import MemoryCheckpoint
+    from worker.saving.memory_file import MemoryFile
     from worker.saving.page_cache import CachedCheckpoint
     from worker.state.state_file import Position
 
@@ -111,6 +115,7 @@ def compare(size_mb: float, turns: int, directory: Path) -> dict[str, list[float
     manager.save()
     theirs = list((directory / "theirs").iterdir())
     cached = CachedCheckpoint(ours, None)
+    memory = MemoryFile(half_bytes(int(1.1 * size_mb * 1e6) + (4 << 20)))
     taken: dict[str, list[float]] = {}
 
     def record(name: str, began: float) -> None:
@@ -135,6 +140,14 @@ def compare(size_mb: float, turns: int, directory: Path) -> dict[str, list[float
             record(f"{place} proof", began)
             restore.restore_checkpoint(tracked, folder, 1)
             record(place, began)
+        room = memory.begin()
+        room.seal(writer.copy_to_memory(StepBoundary(turn, Position(), {}, {}), room)())
+        began = time.perf_counter()
+        copy = MemoryCheckpoint(os.open(f"/proc/self/fd/{memory.descriptor}", os.O_RDONLY), "bench", 1)
+        record(f"{COPY} proof", began)
+        with copy.as_folder() as folder:
+            restore.restore_checkpoint(tracked, folder, 1)
+        record(COPY, began)
         read(theirs)
         began = time.perf_counter()
         manager.restore_or_initialize()
@@ -149,7 +162,7 @@ def compare(size_mb: float, turns: int, directory: Path) -> dict[str, list[float
 
 def comparison_table(size_mb: float, taken: dict[str, list[float]]) -> Table:
     table = Table(f"{size_mb:g} MB", "all, s", "proof, s", "of TensorFlow's", "proof, of a read past the cache")
-    for place in PLACES:
+    for place in (COPY, *PLACES):
         proofs = taken[f"{place} proof"]
         table.add_row(
             place,

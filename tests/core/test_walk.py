@@ -104,14 +104,17 @@ def decided(job: Job, event: events.Event, way: str, now: float) -> tuple[type[e
     return type(event), now, job.handle(event, now)
 
 
-def assert_charged(job: Job, before: dict[Cause, int], effects: list[Effect]) -> None:
-    """An end that is a failure is charged if the job goes on, and the one that spends its budget ends the job."""
+def assert_charged(job: Job, before: dict[Cause, int], had_no_copies: bool, effects: list[Effect]) -> None:
+    """An end that is a failure is charged if the job goes on, and the one that spends its budget ends the job.
+
+    But the one for which copies in memory are blamed, which they are once: from then on there are none.
+    """
     charged = {cause: count for cause, count in job.facts.failures.by_cause.items() if count > before.get(cause, 0)}
     records = [effect for effect in effects if isinstance(effect, RecordEnd)]
     facts, policy = job.facts, job.facts.policy
     goes_on = facts.wanted and not facts.closing and policy.is_job and policy.autorestart is not AutoRestart.NEVER
     if records and Cause(records[0].cause).traits.is_charged and goes_on:
-        assert charged or job.state is State.FAILED
+        assert charged or job.state is State.FAILED or (facts.no_copies and not had_no_copies)
     for cause, count in charged.items():
         spent = count > allowed_retries(cause, policy.startretries)
         assert (job.state is State.FAILED) == spent
@@ -140,7 +143,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         if isinstance(event, events.SpawnFailed) and not stale and not spawning:
             continue  # spawning is over before anything else is heard of the process
         before, facts = job.state, job.facts.snapshot()
-        failures = dict(job.facts.failures.by_cause)
+        failures, had_no_copies = dict(job.facts.failures.by_cause), job.facts.no_copies
 
         happened, now, effects = decided(job, event, way, now)
 
@@ -154,7 +157,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             alive = True  # what is found lives
         if happened in (events.WorkerExited, events.SpawnFailed):
             alive = False
-        assert_charged(job, failures, effects)
+        assert_charged(job, failures, had_no_copies, effects)
         if any(isinstance(effect, Spawn) for effect in effects):
             assert not alive, "two workers for one job"
             alive = True

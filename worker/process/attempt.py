@@ -38,6 +38,8 @@ class Attempt:
     """Whether a run began from the daemon's checkpoint; a later run of the script selects its own."""
     has_ended_run: bool = False
     """Whether a run of the script has come to its end."""
+    no_copies: bool = False
+    """Whether memory ran out when an earlier attempt copied its state there: this one is not to."""
     failure_sent: bool = False
     state_home: Path | None = None
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""

@@ -196,7 +196,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             script=self._script.to_json,
             restored=opened.restored_here,
         )
-        if has_copies(self._attempt) and self._place == ALONE:
+        if has_copies(self._attempt) and self._place == ALONE and not self._attempt.no_copies:
             self._memory = MemoryTier(self._attempt, writer.copy_to_memory)
         if checkpoint is not None:
             self._compare_script(checkpoint.state.script, checkpoint.state.step)

@@ -87,6 +87,7 @@ def open_checkpoint_directory(
             attempt.number = 1 + max(highest_attempt(directory), source.attempt if source is not None else 0)
         lock = DirectoryLock(directory, attempt.number)
         if go is not None:
+            attempt.no_copies = go.no_copies
             lock.check_place(go.mount, go.device)
         if go is not None and restores_memory:
             memory = open_memory(attempt, go)

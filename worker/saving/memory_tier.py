@@ -6,6 +6,7 @@ hashes all. What this costs training is measured, and the next copy comes when i
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,10 +26,13 @@ CREDIT_S = 1.0  # what copies may cost in advance: a crash soon after a start is
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
 MEASURED = 3  # copies, before their costs are smoothed: the first ones find cold memory
 JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute
-MEMORY_SHARE = 4  # both copies take at most this part of the memory that is left: the rest is for training and its data
+MEMORY_SHARE = 8  # both copies take at most this part of the memory that is left: the rest is for training and its data
+LEAST_LEFT = 3  # times what they take; if less is left later, they are given back: training may want it soon
+LOOK_S = 1.0  # between looks at the memory that is left
 SPARE = 1.0 / 16  # of a copy's size, as histories grow
 SPARE_BYTES = 4 << 20  # for the small files and the description
 WEIGHT = 0.3  # of the newest copy in the smoothed cost
+RAN_OUT = "with them, an earlier attempt ran out of memory; `supervisorctl restart` tries them again"
 
 Boundary = TypeVar("Boundary")
 
@@ -94,7 +98,7 @@ class NewestCopy:
 
 
 def has_copies(attempt: Attempt) -> bool:
-    """Whether copies are asked for, and somebody is there to hold them. Not in a proof, which kills on purpose."""
+    """Whether copies are wanted, and somebody is there to hold them. Not in a proof, which kills on purpose."""
     return attempt.launch.memory_checkpoint != "off" and attempt.channel is not None and attempt.proof is None
 
 
@@ -104,7 +108,9 @@ def report_no_copies(attempt: Attempt, why: str) -> None:
 
 
 class MemoryTier(Generic[Boundary]):
-    """The copies of one run. All of it but `_complete` and `_allocate` happens on the thread that trains."""
+    """The copies of one run: made on the thread that trains, completed on a second one. A third looks at the memory
+    that is left, also while a step or an evaluation takes long, and gives back what copies take before it is missing.
+    """
 
     def __init__(self, attempt: Attempt, copy_state: CopyState[Boundary]) -> None:
         self.newest: NewestCopy | None = None
@@ -116,60 +122,68 @@ class MemoryTier(Generic[Boundary]):
         self._thread = ThreadPoolExecutor(1, "stepkeeper-memory")
         self._work: Future[None] | None = None
         self._needed_bytes = 0
-        self._problem: str | None = None
-        self._is_off = False
+        self._changing = threading.Lock()  # held by whoever uses the files
+        self._off = threading.Event()
 
     def on_step_boundary(self, boundary: Callable[[], Boundary]) -> float:
         """Copies the state if it is time. Returns for how many seconds training waited."""
         now = time.monotonic()
-        if self._is_off or now < self._cadence.due_at or (self._work is not None and not self._work.done()):
+        if self._off.is_set() or now < self._cadence.due_at or (self._work is not None and not self._work.done()):
             return 0.0
-        if self._problem is None and not self._cadence.is_worth_it:
+        with self._changing:
+            if not self._off.is_set():
+                self._copy(boundary, now)
+        return time.monotonic() - now
+
+    def _copy(self, boundary: Callable[[], Boundary], now: float) -> None:
+        if not self._cadence.is_worth_it:
             cost_s, interval_s = self._cadence.cost_s, self._cadence.interval_s
-            self._problem = (
+            self._turn_off(
                 f"a copy costs {cost_s:.2f} s, so {COST_SHARE:.0%} of training is one every {interval_s:.0f} s"
             )
-        if self._problem is not None:
-            self._turn_off(self._problem)
-            return 0.0
+            return
         file = self._next_file or self._file
         room = file.begin() if file is not None else CopyRoom(memoryview(bytearray(half_bytes(0))), 0)
         try:
             complete = self._copy_state(boundary(), room)
         except NoRoom as error:
             self._needed_bytes = error.needed_bytes
-            stall_s = time.monotonic() - now
-            self._cadence.record_other_cost(stall_s)
+            self._cadence.record_other_cost(time.monotonic() - now)
             self._submit(self._allocate)
-            return stall_s
+            return
         except (CannotCopy, MemoryError) as error:
             self._turn_off(str(error))
-            return time.monotonic() - now
+            return
         stall_s = time.monotonic() - now
         self._submit(lambda: self._complete(room, complete, stall_s, now))
-        return stall_s
 
     def close(self) -> None:
         """Makes no more copies; the newest one stays for the daemon."""
-        self._is_off = True
+        self._off.set()
         self._thread.shutdown()
 
     def _submit(self, work: Callable[[], None]) -> None:
         try:
-            self._work = self._thread.submit(work)
+            self._work = self._thread.submit(self._do_beside, work)
         except RuntimeError as error:  # no thread can be started: a limit was reached, or the main one is over
             self._turn_off(str(error))
 
     def _turn_off(self, why: str) -> None:
         """Gives the memory back, and says why."""
-        self._is_off, self.newest = True, None
+        self._off.set()
+        self.newest = None
         report_no_copies(self._attempt, why)
         for file in (self._file, self._next_file):
             if file is not None:
                 file.close()
         self._file = self._next_file = None
 
-    # --- on the thread beside training --------------------------------------------------------------------------------
+    # --- on threads beside training -----------------------------------------------------------------------------------
+
+    def _do_beside(self, work: Callable[[], None]) -> None:
+        with self._changing:
+            if not self._off.is_set():
+                work()
 
     def _complete(self, room: CopyRoom, complete: Complete, stall_s: float, began_at: float) -> None:
         cpu_s = time.thread_time()
@@ -181,7 +195,7 @@ class MemoryTier(Generic[Boundary]):
             self._allocate()
             return
         except Exception as error:  # noqa: BLE001 - training must not end because of it
-            self._problem = f"a copy failed: {describe_error(error)}"
+            self._turn_off(f"a copy failed: {describe_error(error)}")
             return
         self._cadence.record_copy(stall_s + _beside_s(cpu_s), began_at)
         self.newest = NewestCopy(description.step, self._cadence.interval_s, self._cadence.cost_s)
@@ -191,14 +205,6 @@ class MemoryTier(Generic[Boundary]):
             self._attempt.reporter.send_message(message)
             if before is not None:
                 before.close()
-        if self._file is not None:
-            self._require_memory(self._file)
-
-    def _require_memory(self, file: MemoryFile) -> None:
-        """Copies end where memory has become short: training and its data come first."""
-        with contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
-            if (left := self._memory_left()) < file.size_bytes:
-                self._problem = f"they take {_in_mb(file.size_bytes)}, and only {_in_mb(left)} of memory are left"
 
     def _allocate(self) -> None:
         """Makes a file that is large enough, if there is memory for it."""
@@ -207,13 +213,24 @@ class MemoryTier(Generic[Boundary]):
             left = self._memory_left()
             if 2 * half * MEMORY_SHARE > left:
                 sizes = f"two copies take {_in_mb(2 * half)}"
-                self._problem = f"{sizes}, more than a quarter of the {_in_mb(left)} of memory that are left"
+                self._turn_off(f"{sizes}, more than an eighth of the {_in_mb(left)} of memory that are left")
                 return
             cpu_s = time.thread_time()
             self._next_file = MemoryFile(half)
             self._cadence.record_other_cost(_beside_s(cpu_s))
-        except (OSError, ValueError, KeyError, MemoryError) as error:
-            self._problem = f"no memory for copies: {describe_error(error)}"
+            if self._file is None:
+                threading.Thread(target=self._watch_memory, name="stepkeeper-memory-left", daemon=True).start()
+        except (OSError, ValueError, KeyError, MemoryError, RuntimeError) as error:
+            self._turn_off(f"no memory for copies: {describe_error(error)}")
+
+    def _watch_memory(self) -> None:
+        """Copies end where memory becomes short: training and its data come first."""
+        while not self._off.wait(LOOK_S):
+            with self._changing, contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
+                size = sum(file.size_bytes for file in (self._file, self._next_file) if file is not None)
+                left = self._memory_left()
+                if left < LEAST_LEFT * size and not self._off.is_set():
+                    self._turn_off(f"they take {_in_mb(size)}, and only {_in_mb(left)} of memory are left")
 
     def _memory_left(self) -> int:
         """Bytes that this process may still take. Raises OSError, ValueError or KeyError if nobody says."""

@@ -19,7 +19,7 @@ from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import AttemptSuperseded
-from worker.saving.memory_tier import MemoryTier, NewestCopy, has_copies, report_no_copies
+from worker.saving.memory_tier import RAN_OUT, MemoryTier, NewestCopy, has_copies, report_no_copies
 from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
@@ -87,7 +87,8 @@ class SaveScheduler(Generic[F, T]):
         self._opened, self._writer, self._last = opened, writer, last
         self._cadence.restart_interval(step, time.monotonic())
         if self._memory is None and has_copies(self._attempt):
-            report_no_copies(self._attempt, "only worker.Run and worker.keras.fit in one process make them")
+            why = "only worker.Run and worker.keras.fit in one process make them"
+            report_no_copies(self._attempt, RAN_OUT if self._attempt.no_copies else why)
 
     def report_findings(
         self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""

@@ -133,9 +133,9 @@ class JobConfig(SectionModel):
         "Longest automatic interval: the most work that a crash may cost, however rare crashes have been so far.",
     )
     memory_checkpoint: MemoryCheckpoint = key(
-        "off",
+        "auto",
         "Whether the worker also copies its state, every second or so, into memory that outlives it "
-        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and a quarter of the free memory allow; `off`. "
+        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and an eighth of the free memory allow; `off`. "
         "When the worker dies, the newest copy becomes a checkpoint before the next attempt starts.",
     )
     checkpoint_make_room: Boolean = key(

@@ -7,7 +7,7 @@ from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_his
 from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
 from supervisor.core.actions.explaining import explain, with_consequence
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
-from supervisor.core.actions.memory_copies import settle_memory
+from supervisor.core.actions.memory_copies import copies_are_blamed, settle_memory
 from supervisor.core.actions.transitions import (
     enter,
     give_up,
@@ -59,6 +59,9 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
     unsaved = facts.ended if left_unsaved and facts.ended is not None and not facts.ended.is_safe else None
     if unsaved is not None:
         text = f"{text}; {unsaved.consequence()}"
+    if blames_copies := copies_are_blamed(facts, event, cause):
+        facts.no_copies = True
+        text = f"{text}; from now on its state is not copied into memory"
     record = RecordEnd(facts.attempt, cause, text, unsaved)
     if cause is Cause.DONE:
         facts.reason = text if text != DONE else None
@@ -83,6 +86,8 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
     if (blamed := record_death(facts, cause)) is not None:
         text = f"{text}; {blamed}"
         record = RecordEnd(facts.attempt, cause, text, unsaved)
+    if blames_copies and facts.policy.autorestart is not AutoRestart.NEVER:  # counts against no budget
+        return [record, *persist_hang_history(facts), *launch(facts, now)]
     return [record, *persist_hang_history(facts), *_follow_job(facts, event, cause, text, now)]
 
 

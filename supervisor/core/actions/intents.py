@@ -75,7 +75,7 @@ def start_with_full_budgets(facts: ProgramFacts, now: float) -> Effects:
     facts.suspects.reset_all()
     facts.hang_detector.forget_hangs()
     facts.best_step, facts.ever_trained = None, False
-    facts.storage = None
+    facts.storage, facts.no_copies = None, False
     return launch(facts, now)
 
 

@@ -132,7 +132,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
     stated = account.stated_reason(facts, verdict)
     seen_on = None if event.mount is None or event.device is None else (event.mount, event.device)
-    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, stated, seen_on)]
+    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, stated, facts.no_copies, seen_on)]
 
 
 @leads_to(State.KILLING)

@@ -16,7 +16,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS
 from supervisor.core.program import account
 from supervisor.core.program.effects import ReleaseMemory, SalvageMemory
-from supervisor.core.program.events import CheckpointSelected, CopiesHeld, MemorySalvaged
+from supervisor.core.program.events import CheckpointSelected, CopiesHeld, MemorySalvaged, WorkerExited
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import parse_name
 
@@ -33,6 +33,12 @@ def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
     """Records whether the daemon holds memory into which the worker copies its state."""
     facts.current.in_memory = event.is_held
     return []
+
+
+def copies_are_blamed(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> bool:
+    """Whether the host's memory ran out while the state was copied there: without copies the worker may have lived."""
+    ran_out = cause is Cause.MEMORY_LIMIT or (cause is Cause.OUT_OF_MEMORY and event.oom is not None)
+    return ran_out and facts.current.in_memory and not facts.no_copies
 
 
 def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:

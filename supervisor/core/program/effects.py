@@ -104,7 +104,7 @@ class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
     there is that is newer. `memory`: what it restores instead if that is newer and whole. `stated`: why it is not the
     newest, for the other nodes of a gang. `seen_on`: the file system on which the directory was when that was chosen,
-    in words, and its number; None if they are not known.
+    in words, and its number; None if they are not known. `no_copies`: it makes none of its state in memory.
     """
 
     attempt: int
@@ -112,6 +112,7 @@ class SendGo:
     gives_up_newer: bool = False
     memory: MemoryOffer | None = None
     stated: StatedReason | None = None
+    no_copies: bool = False
     seen_on: tuple[str, int] | None = field(default=None, compare=False)
 
 

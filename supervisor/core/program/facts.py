@@ -186,6 +186,7 @@ class ProgramFacts:
     best_step: int | None = None  # the highest step that was committed or restored
     ever_trained: bool = False  # since the operator's start, some attempt did a step
     microbatches: int = 1  # number of parts that each batch is divided into
+    no_copies: bool = False  # an attempt that copied its state into memory ran out of memory: later ones don't
     restore_below_step: int | None = None  # training diverged there: the next checkpoint has to be of a lower step
     diverged_attempt: int | None = None  # in which it did; of a rank of a gang, the chief's
     backoff_until: float | None = None  # the end of a back-off that a new daemon continues

@@ -69,6 +69,7 @@ class PersistedFacts:
     step: int | None = None
     begin_since: int | None = None
     diverged_attempt: int | None = None
+    no_copies: bool = False
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -114,6 +115,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         step=facts.current.step if facts.state not in ALIVE else None,
         begin_since=facts.begin_since,
         diverged_attempt=facts.diverged_attempt,
+        no_copies=facts.no_copies,
     )
 
 
@@ -140,7 +142,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         stored.ever_trained,
         stored.restore_below_step,
     )
-    facts.diverged_attempt = stored.diverged_attempt
+    facts.diverged_attempt, facts.no_copies = stored.diverged_attempt, stored.no_copies
     facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
     facts.mount, facts.salvaged = stored.mount, stored.salvaged
     facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since

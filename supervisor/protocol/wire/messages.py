@@ -69,7 +69,8 @@ class Go:
 
     `memory`: at this abstract socket lies what attempt `memory_attempt` left in memory (docs/memory-tier.md); a newer
     state there that is whole is restored instead. Only for a worker that `restores_memory`. `mount`, `device`: the file
-    system on which `checkpoint_dir` was when that was chosen, in words, and its number (stat(2), st_dev).
+    system on which `checkpoint_dir` was when that was chosen, in words, and its number (stat(2), st_dev). `no_copies`:
+    an attempt that copied its state into memory ran out of memory; this one is not to.
     """
 
     attempt: Attempt
@@ -78,6 +79,7 @@ class Go:
     memory_attempt: Attempt | None = None
     mount: Annotated[str, Text(1000)] | None = None
     device: Count | None = None
+    no_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,7 @@ class EffectExecutor:
             case effects.SendGo():
                 if self._mirror is not None:
                     self._mirror.on_selected(effect)
-                memory = effect.memory
-                offered = (None, None) if memory is None else (memory.socket, memory.of_attempt)
-                self._current.send(messages.Go(effect.attempt, effect.restore, *offered, *(effect.seen_on or ())))
+                self._current.send(_message_of(effect))
             case effects.RequestIdentity():
                 me = self._services.daemon
                 self._current.send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me else ())))
@@ -127,3 +125,9 @@ class EffectExecutor:
             process.run_time_s,
             effect.diagnosis,
         )
+
+
+def _message_of(effect: effects.SendGo) -> messages.Go:
+    socket, of_attempt = (None, None) if effect.memory is None else (effect.memory.socket, effect.memory.of_attempt)
+    mount, device = effect.seen_on or (None, None)
+    return messages.Go(effect.attempt, effect.restore, socket, of_attempt, mount, device, effect.no_copies)

@@ -1,5 +1,7 @@
 """What becomes of the state that a dead worker left in memory, and what a checkpoint that comes of it changes."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.failures.restart import Cause
@@ -16,6 +18,7 @@ from supervisor.core.program.events import (
     FailureReported,
     MemoryOffer,
     MemorySalvaged,
+    RestartRequired,
     SpawnSucceeded,
     StartRequested,
     StepsDone,
@@ -23,7 +26,7 @@ from supervisor.core.program.events import (
     TrainingRestored,
     WorkerExited,
 )
-from supervisor.core.program.facts import Policy, State
+from supervisor.core.program.facts import AutoRestart, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.core.test_job import die, running
@@ -304,3 +307,79 @@ def test_a_new_daemon_that_hears_of_the_restore_again_does_not_take_it_for_a_che
 
     assert later.facts.account == job.facts.account
     assert later.facts.salvaged == name
+
+
+OOM = "its cgroup /a counts one more kill"
+
+
+def test_an_attempt_with_copies_that_runs_out_of_memory_counts_for_nothing_and_the_next_one_makes_none() -> None:
+    job = holding()
+
+    effects = job.handle(WorkerExited(1, signal=9, oom=OOM), 12.0)
+
+    record = next(effect for effect in effects if isinstance(effect, RecordEnd))
+    assert record.cause is Cause.OUT_OF_MEMORY
+    assert "from now on its state is not copied into memory" in record.text
+    assert SalvageMemory(1, None) in effects
+    assert job.state is State.STARTING
+    assert job.facts.failures.by_cause == {}
+    assert facts_to_persist(job.facts, 12.0).no_copies
+
+    job.handle(SpawnSucceeded(2), 13.0)
+    (go,) = job.handle(CheckpointSelected(2, "/data/digits/step-0000000050.a1", 50, highest_step=50), 13.0)
+    assert isinstance(go, SendGo)
+    assert go.no_copies
+    job.handle(TrainingRestored(2, 50), 13.0)
+    job.handle(StepsDone(2, 60), 14.0)
+    job.handle(WorkerExited(2, signal=9, oom=OOM), 15.0)
+    assert job.facts.failures.by_cause == {Cause.OUT_OF_MEMORY: 1}
+
+
+def test_a_worker_that_makes_copies_against_its_orders_is_charged() -> None:
+    job = holding()
+    job.handle(WorkerExited(1, signal=9, oom=OOM), 12.0)
+    begin(job, "step-0000000050.a1", 50, 13.0)
+
+    job.handle(WorkerExited(2, signal=9, oom=OOM), 15.0)
+
+    assert job.facts.failures.by_cause == {Cause.OUT_OF_MEMORY: 1}
+
+
+def test_a_job_over_its_memory_limit_makes_no_more_copies_and_divides_no_batch() -> None:
+    job = holding()
+    job.handle(RestartRequired(1, Cause.MEMORY_LIMIT, "held too much"), 12.0)
+    job.handle(CheckpointCommitted(1, 50, frozenset({1})), 12.5)
+
+    job.handle(WorkerExited(1, code=WorkerExit.STOPPED), 13.0)
+
+    assert job.facts.no_copies
+    assert (job.state, job.facts.microbatches, job.facts.failures.by_cause) == (State.STARTING, 1, {})
+
+
+@pytest.mark.parametrize("way", ["the GPU's memory ran out", "there were no copies", "it crashed"])
+def test_copies_are_not_blamed_for_other_ends(way: str) -> None:
+    job = holding()
+    if way == "the GPU's memory ran out":
+        job.handle(FailureReported(1, "OOM when allocating tensor", 50, out_of_memory=True), 11.5)
+    elif way == "there were no copies":
+        job.handle(CopiesHeld(1, is_held=False), 11.5)
+
+    oom = OOM if way == "there were no copies" else None
+    job.handle(WorkerExited(1, None if oom else 1, 9 if oom else None, oom), 12.0)
+
+    assert not job.facts.no_copies
+    assert sum(job.facts.failures.by_cause.values()) == 1
+
+
+def test_an_operators_start_tries_copies_again_and_one_that_restarts_no_job_restarts_none() -> None:
+    job = holding()
+    job.handle(WorkerExited(1, signal=9, oom=OOM), 12.0)
+    job.handle(StopRequested(), 13.0)
+    job.handle(WorkerExited(2, code=WorkerExit.STOPPED), 14.0)
+    job.handle(StartRequested(), 15.0)
+    assert not job.facts.no_copies
+
+    never = running(replace(POLICY, autorestart=AutoRestart.NEVER))
+    never.handle(CopiesHeld(1, is_held=True), 10.0)
+    never.handle(WorkerExited(1, signal=9, oom=OOM), 12.0)
+    assert never.state is State.EXITED
