@@ -125,12 +125,11 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
-        "Shortest automatic interval: half a minute of lost work hardly matters, and the disk has other users. The "
-        "first two saves come this early, to measure their cost.",
+        "Shortest automatic interval. The first two saves come this early, to measure their cost.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Longest automatic interval: the most work that a crash may cost, however rare crashes have been so far.",
+        "Longest automatic interval, however rare crashes have been so far.",
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "off",
@@ -213,9 +212,8 @@ class JobConfig(SectionModel):
         "(docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
-        600.0,
-        "Shortest limit of `hang_timeout = auto`; half of it for the start-up, three times as much for an evaluation. "
-        "PyTorch's limit for its collectives: ending a step that is only slow costs more than an idle machine.",
+        600.0,  # PyTorch's limit for its collectives: ending a slow step costs more than an idle machine
+        "Shortest limit of `hang_timeout = auto`; half of it for the start-up, three times as much for an evaluation.",
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
