@@ -467,7 +467,7 @@ ENDED = (
     "bad                              EXITED    DATE",
     "bad                              EXITED    DATE, exit status 4",
 )
-SAYS_HOW = "how it ended is what one wants to know of a program that ended as it should not"
+SAYS_HOW = "how it ended is what one wants to know then"
 TOO_QUICKLY = "Exited too quickly (process log may have details)"
 GAVE_UP = "1 failure (crash) without staying up: exited too quickly: exit status 3"
 NO_SUCH_COMMAND = (
@@ -477,12 +477,12 @@ NO_SUCH_COMMAND = (
 NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
 NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
 OWN_VERSION = "it is another program"
-WAITS = "a flush takes minutes, so a start while the program stops waits for it: nobody should have to ask twice"
-READABLE = "reading works until the end, so that the last flush can be watched"
+WAITS = "a flush takes minutes: nobody should have to ask twice"
+READABLE = "the last flush can be watched"
 SHUTDOWN_ERROR = "error: <class 'xmlrpc.client.Fault'>, <Fault 6: 'SHUTDOWN_STATE'>: file: F line: N"
 STOPPED = " " * 28 + "STOPPED   "
 FOR_PROGRAMS = "what goes wrong is said to programs; there are no pages for people here"
-KNOWN_FAILED = "a start that can't work is an attempt like any other: it is booked, and its reason stays visible"
+KNOWN_FAILED = "a start that can't work is an attempt like any other"
 
 INTENDED: dict[Script, list[Difference]] = {
     looking: [
@@ -568,7 +568,7 @@ UNKNOWN_USER = (
     [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
 NO_TRACEBACK = "the remedy helps; a line of code does not"
-BY_PROGRAM = "changes are reported and applied by program; the others in its group keep running"
+BY_PROGRAM = "the others in its group keep running"
 
 OF_OUR_CLIENT: dict[Script, list[Difference]] = {
     looking: [

@@ -101,7 +101,7 @@ def test_what_a_standby_starts_ends_with_it(given: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("keys", "says"),
-    [("checkpoint_dir=c", "2 s before it crashed, as"), ("killasgroup=true", "or lost its parent"), ("", None)],
+    [("checkpoint_dir=c", "2 s before a crash, as"), ("killasgroup=true", "or also lost its parent"), ("", None)],
 )
 def test_without_a_control_group_status_says_what_can_escape(tmp_path: Path, keys: str, says: str | None) -> None:
     with Daemon(tmp_path, f"[program:p]\ncommand=/bin/sleep 1000\n{keys}\n") as daemon:

@@ -11,12 +11,12 @@ _HEAD = """\
 # Patterns of training code
 
 What of training code as people write it is exact after a kill, what is named or refused at its start, and what to write
-instead. Tests hold every row, under `deterministic` where bits are compared.
+instead. Tests hold every row (`make bench-exactness`), under `deterministic` where bits are compared.
 
 ## Patterns
 
 Jobs are killed at random steps, at the first, at the last of an epoch, in its tail and in saves. *Named* is at the
-first step and trains on, *refused* is before the second. `make bench-exactness` runs these tests.
+first step and trains on, *refused* is before the second.
 
 | what people write | after a kill |
 |---|---|
@@ -25,11 +25,11 @@ _SCRIPTS_HEAD = """
 ## Tutorials
 
 {scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
-of what stepkeeper added). Each is killed in its first step, in the middle of an epoch, in its tail, just after a save,
-and inside of one. Each ends with the bits of an undisturbed run.
+of the {least} to {most} lines that stepkeeper added). Each is killed in its first step, in the middle of an epoch, in
+its tail, just after a save, and inside of one, and ends with the bits of an undisturbed run.
 
-| script | what is in it | lines added |
-|---|---|---|
+| script | what is in it |
+|---|---|
 """
 _CORPUS_HEAD = """
 The last three use training code of packages from PyPI as it is
@@ -41,36 +41,38 @@ The last three use training code of packages from PyPI as it is
 and `run.step_done()` in it. Each has something that a restart would lose. The worker says what before the third step
 ends (or one step after the end of the epoch that loses it) and trains on, or refuses; with `strict = true` it ends.
 
-{exact} scripts (`tests/training_code/exact`) are the same with their remedy, and others. Each is killed three or four
-times: in its first step, in a save, and at lines of its loop that a seed chooses. It ends with the bits of an
-undisturbed run and prints the same result; the worker names nothing, also under `strict = true`. *Lines* mention the
-run, `worker` or `leave_out`. `python -m tests.training_code.corpus_run` runs all of them.
+{exact} scripts (`tests/training_code/exact`) are the same with their remedy, and others; {least} to {most} lines of
+each mention the run, `worker` or `leave_out`. Each is killed three or four times: in its first step, in a
+save, and at lines of its loop that a seed chooses. It ends with the bits of an undisturbed run and prints the same
+result; the worker names nothing, also under `strict = true`.
+`python -m tests.training_code.corpus_run` runs all of them.
 
-| what is in the script | what is said contains | remedy | script | lines |
-|---|---|---|---|---|
+| what is in the script | what is said contains | remedy | script |
+|---|---|---|---|
 """
 _OTHERS_HEAD = """
 Exact too, with nothing that had to be named:
 
-| what is in the script | script | lines |
-|---|---|---|
+| what is in the script | script |
+|---|---|
 """
 
 
 def page() -> str:
     """The page's whole text."""
+    added, lines = [len(rig.added_lines(script.name)) for script in SCRIPTS], [entry.lines for entry in EXACT]
     remedies = {entry.name: entry for entry in EXACT}
     named = {entry.name for entry in MINIMAL}
     return "".join(
         [
             _HEAD,
             *(_row(*pattern.row) for pattern in PATTERNS),
-            _SCRIPTS_HEAD.format(scripts=len(SCRIPTS)),
-            *(_row(script.name, script.patterns, str(len(rig.added_lines(script.name)))) for script in SCRIPTS),
-            _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT)),
+            _SCRIPTS_HEAD.format(scripts=len(SCRIPTS), least=min(added), most=max(added)),
+            *(_row(script.name, script.patterns) for script in SCRIPTS),
+            _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT), least=min(lines), most=max(lines)),
             *(corpus_row(entry, remedies.get(entry.name)) for entry in MINIMAL),
             _OTHERS_HEAD,
-            *(_row(entry.pattern, entry.name, str(entry.lines)) for entry in EXACT if entry.name not in named),
+            *(_row(entry.pattern, entry.name) for entry in EXACT if entry.name not in named),
         ]
     )
 
@@ -78,7 +80,7 @@ def page() -> str:
 def corpus_row(minimal: Entry, exact: Entry | None) -> str:
     """What a script loses, what is said of it, and the script of the same name that loses nothing."""
     said = f"`{minimal.said}`{' (refused)' if minimal.outcome == Outcome.REFUSED else ''}"
-    remedy = (exact.pattern, exact.name, str(exact.lines)) if exact else ("", minimal.name, "")
+    remedy = (exact.pattern, exact.name) if exact else ("", minimal.name)
     return _row(minimal.pattern, said, *remedy)
 
 

@@ -58,13 +58,11 @@ class SupervisordConfig(HookKeys):
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well; no "
-        "program's lines can push them out of this one by rotation. NONE for no such file.",
+        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. NONE for "
+        "no such file.",
         shown="`changes.log` in state_dir",
     )
-    changes_logfile_maxbytes: Bytes = key(
-        CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never. A line takes some 200 bytes."
-    )
+    changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
     changes_logfile_backups: Count = key(
         LOG_BACKUPS, "How many rotated logs of changes are kept: at most 110 MB with the default size."
     )
@@ -127,8 +125,7 @@ class SupervisordConfig(HookKeys):
     )
     hook_timeout: Timeout = key(
         30.0,
-        "Seconds that the command of a hook may take before it is killed. Hooks run one after the other; none delays "
-        "supervision.",
+        "Seconds that the command of a hook may take before it is killed.",
     )
     history_attempts: Positive = key(
         1000,
@@ -165,8 +162,8 @@ class SupervisordConfig(HookKeys):
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds for which jobs that stopped for a notice wait after its deadline, as providers may take a host "
-        "somewhat late. If the host is still up then, they start again.",
+        "Seconds after a notice's deadline for which jobs that stopped for it wait, as providers may take a host "
+        "somewhat late.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
@@ -177,8 +174,7 @@ class SupervisordConfig(HookKeys):
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
         "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
-        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. Never "
-        "guessed, because a daemon that somebody starts by hand in an allocation has to keep running: the option "
+        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. The option "
         "--engine, as deploy/slurm/train.sbatch sets it, does the same.",
     )
     rendezvous_timeout: Timeout = key(
@@ -196,7 +192,7 @@ class SupervisordConfig(HookKeys):
     power_timeout: Timeout = key(
         5.0,
         "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) before "
-        "the daemon exits. A power supply lasts no longer.",
+        "the daemon exits.",
     )
 
 

@@ -96,8 +96,8 @@ class JobConfig(SectionModel):
     )
     workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes, 2 or more, train together on this host with `strategy = multiworker`. The job's process "
-        "is the first and starts the others; they live and end together (docs/strategies.md).",
+        "How many processes, 2 or more, train together on this host with `strategy = multiworker`. They live and end "
+        "together (docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
@@ -125,12 +125,11 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
-        "Shortest automatic interval: half a minute of lost work hardly matters, and the disk has other users. The "
-        "first two saves come this early, to measure their cost.",
+        "Shortest automatic interval. The first two saves come this early, to measure their cost.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Longest automatic interval: the most work that a crash may cost, however rare crashes have been so far.",
+        "Longest automatic interval, however rare crashes have been so far.",
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "auto",
@@ -213,9 +212,8 @@ class JobConfig(SectionModel):
         "(docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
-        600.0,
-        "Shortest limit of `hang_timeout = auto`; half of it for the start-up, three times as much for an evaluation. "
-        "PyTorch's limit for its collectives: ending a step that is only slow costs more than an idle machine.",
+        600.0,  # PyTorch's limit for its collectives: ending a slow step costs more than an idle machine
+        "Shortest limit of `hang_timeout = auto`; half of it for the start-up, three times as much for an evaluation.",
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
@@ -230,10 +228,10 @@ class JobConfig(SectionModel):
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
-        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `warm` has "
-        "done the imports and run a script up to its first use of `worker`; `auto` is the same where memory allows, "
-        "and runs no line of a script; `hot`, with an entrypoint only, has also built the model and run its step, so "
-        "it holds as much memory as the worker, on the devices as well; `off` keeps none.",
+        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `auto` has "
+        "done the imports, where memory allows; `warm` has also run a script up to its first use of `worker`; `hot`, "
+        "with an entrypoint only, has built the model and run its step, in as much memory as the worker's, on the "
+        "devices as well; `off` keeps none.",
     )
     on_nan: OnNan | None = key(
         None,

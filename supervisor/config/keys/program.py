@@ -167,9 +167,8 @@ class ProgramConfig(HookKeys):
         "Seconds within which it must report that; otherwise it is stopped, which is a failed start. As in systemd.",
     )
     startretries: Count = key(
-        3,
-        "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint; "
-        "more, because what it needs (a disk, a driver) may take longer to come back.",
+        3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
+        "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(texts.stop_signal)] = key(

@@ -112,10 +112,10 @@ class CurrentAttempt:
         """Which processes can outlive a program that all it starts is to end with; None: none, or it does not run."""
         if not self.has_to_note_descendants:
             return None
-        detached = f"what left its session and its environment less than {NOTED_EVERY_S:g} s before it crashed"
+        detached = f"a process that left its session and environment less than {NOTED_EVERY_S:g} s before a crash"
         if self._config.job is not None:
             return f"{detached}, as there is no control group"
-        return f"{detached}, or lost its parent, as there is no control group"
+        return f"{detached}, or also lost its parent, as there is no control group"
 
     def note_descendants(self) -> None:
         """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""

@@ -137,7 +137,7 @@ def _describe_fields(event: object) -> str:
     said = [
         f"{key.replace('_', ' ')} {_shown(value)[:MAX_DETAIL]}"
         for key, value in details
-        if key != "attempt" and not _is_empty(value)
+        if key not in ("attempt", "wall at") and not _is_empty(value)  # each entry has its time
     ]
     return f"{name} ({', '.join(said)})" if said else name
 

@@ -56,6 +56,8 @@ def test_events_are_described_with_what_is_known_of_them():
     )
     notice = Notice("aws", "i-1", NoticeKind.PREEMPTION, Certainty.CERTAIN, 100.0, False, "spot")
     assert describe_event(events.NoticeReceived(notice)) == "notice received (aws: preemption, certain, spot)"
+    committed = events.CheckpointCommitted(3, 516, wall_at=1795808181.4, name="step-0000000516.a3")
+    assert describe_event(committed) == "checkpoint committed (step 516, name step-0000000516.a3)"
 
 
 def test_effects_are_described_as_what_the_daemon_does():
