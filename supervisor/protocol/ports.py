@@ -4,9 +4,7 @@ A port is chosen before TensorFlow binds it. The kernel gives those of its own r
 seconds one of them may be another program's. Outside of that range somebody has to name the very port.
 """
 
-import errno
 import random
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,15 +31,3 @@ def ports_to_try(path: Path = LOCAL_RANGE) -> Iterator[int]:
     ports = [port for port in range(LOWEST_WORKER_PORT, LOWEST_WORKER_PORT + WORKER_PORTS) if port not in taken]
     yield from _random.sample(ports, min(TRIES, len(ports)))
     yield 0
-
-
-def is_taken(port: int) -> bool:
-    """Whether somebody listens on a port."""
-    with socket.socket() as sock:
-        # as TensorFlow does: what is left of connections that have ended is no hindrance
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.gang_link import free_port
-from supervisor.protocol.ports import DEFAULT_LOCAL_RANGE, TRIES, is_taken, local_ports, ports_to_try
+from supervisor.protocol.ports import DEFAULT_LOCAL_RANGE, TRIES, local_ports, ports_to_try
+from worker.process.local_processes import is_taken
 from worker.process import local_processes
 
 

@@ -10,6 +10,7 @@ starts the job again; without one, the chief replaces itself by the same command
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import select
@@ -21,7 +22,7 @@ import threading
 import time
 from typing import NoReturn
 
-from supervisor.protocol.ports import is_taken, ports_to_try
+from supervisor.protocol.ports import ports_to_try
 from supervisor.protocol.wire import launch, lines
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, Member
@@ -301,3 +302,15 @@ def start_local_processes(attempt: Attempt, count: int) -> LocalProcesses:
 def find_local_processes() -> LocalProcesses | None:
     """The members that this process started; None if it trains alone or is a member itself."""
     return _started
+
+
+def is_taken(port: int) -> bool:
+    """Whether somebody listens on a port."""
+    with socket.socket() as sock:
+        # as TensorFlow does: what is left of connections that have ended is no hindrance
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
