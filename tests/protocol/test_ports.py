@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.host.gang_link import free_port
 from supervisor.protocol.ports import DEFAULT_LOCAL_RANGE, TRIES, local_ports, ports_to_try
-from worker.process.local_processes import is_taken
 from worker.process import local_processes
+from worker.process.local_processes import is_taken
 
 
 def test_what_the_kernel_gives_to_whoever_asks_is_read_from_it():
