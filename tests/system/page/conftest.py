@@ -19,7 +19,7 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="module")  # not for longer: while it is there, no other event loop runs
+@pytest.fixture
 def browser() -> Iterator[Any]:
     pytest.importorskip("plotly", reason="plotly is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -40,7 +40,6 @@ def page(browser: Any) -> Iterator[Any]:
     opened.on("pageerror", lambda error: opened.errors.append(str(error)))
     opened.on("dialog", lambda dialog: (opened.errors.append(f"a script ran: {dialog.message}"), dialog.dismiss()))
     yield opened
-    opened.close()
     assert opened.errors == []
 
 
