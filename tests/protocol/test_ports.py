@@ -9,7 +9,6 @@ import pytest
 from supervisor.host.gang_link import free_port
 from supervisor.protocol.ports import DEFAULT_LOCAL_RANGE, TRIES, local_ports, ports_to_try
 from worker.process import local_processes
-from worker.process.local_processes import is_taken
 
 
 def test_what_the_kernel_gives_to_whoever_asks_is_read_from_it():
@@ -57,15 +56,3 @@ def test_port_that_is_taken_or_the_kernels_is_not_used():
         assert free_port(taken) != taken
     assert free_port(taken) == taken
     assert free_port(local_ports()[-1]) not in local_ports()
-
-
-def test_port_is_taken_while_somebody_listens_on_it():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert is_taken(port)
-        client = socket.create_connection(("127.0.0.1", port))
-        accepted, _ = server.accept()
-        accepted.close()  # first, so that its connection lingers
-        client.close()
-
-    assert not is_taken(port)

@@ -131,12 +131,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
             "cannot train with strategy multiworker: nothing says who trains together; set workers=2 or more for "
             "processes of this host, or TF_CONFIG for several hosts"
         )
-    local_processes.wait_for_others(current_attempt())
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except tf.errors.UnknownError:  # all that it says: "Could not start gRPC server"
-        local_processes.exit_if_port_is_taken(current_attempt())
-        raise
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _gpu_names(there: int, wanted: int | None, least: int) -> list[str]:

@@ -3,14 +3,10 @@
 The job's own process (the chief) starts the others (members) by running its own command line once more. A socket pair
 joins it with each: when either side dies, the other sees its end of the socket close and exits at once, so that nobody
 waits in a collective operation for a process that is gone.
-
-A port is chosen seconds before TensorFlow listens on it, and another program may take it meanwhile. Then a daemon
-starts the job again; without one, the chief replaces itself by the same command line, which chooses other ports.
 """
 
 import atexit
 import contextlib
-import errno
 import json
 import os
 import select
@@ -26,14 +22,13 @@ from supervisor.protocol.ports import ports_to_try
 from supervisor.protocol.wire import launch, lines
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, Member
-from supervisor.protocol.wire.messages import STANDBY, Failed, FromWorker, Progress, Ready
+from supervisor.protocol.wire.messages import Failed, FromWorker, Progress
 from worker.process.attempt import Attempt
 from worker.process.reporting import encode_within_limit, print_message
 
 EXIT_TIMEOUT_S = 10.0  # for members to end once training is over; then they are killed
 REAP_TIMEOUT_S = 5.0  # its socket closes a moment before the process is gone
 READ_BYTES = 64 * 1024  # a message is at most this long
-PORT_TRIES = 5  # a port is one of thousands, by chance: so many that are taken have another cause
 CAUSE_S = 2.0  # for this process to see that a member died; it sees it at once, unless the host is busy
 
 CLUSTER = "TF_CONFIG"  # TensorFlow's variable
@@ -52,9 +47,9 @@ class MemberReporter:
         threading.Thread(target=self._exit_with_chief, name="stepkeeper-member", daemon=True).start()
 
     def send_message(self, message: FromWorker) -> None:
-        """Sends a failure, and that it is ready; the chief reports everything else itself."""
-        if isinstance(message, Failed | Ready):
-            self._has_failed |= isinstance(message, Failed)
+        """Sends a failure; the chief reports everything else itself."""
+        if isinstance(message, Failed):
+            self._has_failed = True
             with contextlib.suppress(OSError):
                 self._link.sendall(encode_within_limit(message))
 
@@ -89,13 +84,10 @@ class LocalProcesses:
         self.count = count
         self._exits_allowed = False
         self._all_left = threading.Event()
-        self._all_ready = threading.Event()
         self._links: dict[socket.socket, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._owner = os.getpid()
-        self._has_trained = False
-        self._ports = _free_ports(count)
-        addresses = [f"localhost:{port}" for port in self._ports]
+        addresses = [f"localhost:{port}" for port in _free_ports(count)]
         try:
             for rank in range(1, count):
                 self._start(rank, addresses)
@@ -106,14 +98,9 @@ class LocalProcesses:
         atexit.register(self._on_exit)
         threading.Thread(target=self._watch_members, name="stepkeeper-members", daemon=True).start()
 
-    def wait_for_members(self) -> None:
-        """Returns once all members are about to join the cluster. One that ends before ends this process."""
-        self._all_ready.wait()
-
     def require_all_alive(self) -> None:
         """Training begins: from now on the exit of any member is a failure of all."""
         self._exits_allowed = False
-        self._has_trained = True
 
     def allow_exits(self) -> None:
         """Training is over for all members: from now on the exit of one is no failure."""
@@ -122,24 +109,6 @@ class LocalProcesses:
     def wait_for_member_failure(self) -> None:
         """Call it when a step failed here: if a member's death was the cause, that is what has to be reported."""
         time.sleep(CAUSE_S)  # the watching thread ends this process meanwhile
-
-    def start_again_if_taken(self, rank: int) -> None:
-        """Starts this process's script once more, for other ports, if another program listens on that of a worker which
-        does not listen (yet). Returns where that is not so, where a daemon starts it, and after PORT_TRIES."""
-        tries = launch.port_tries(os.environ)
-        if self._attempt.channel is not None or self._has_trained or tries >= PORT_TRIES:
-            return
-        if not is_taken(self._ports[rank]):
-            return
-        self._exits_allowed = True
-        self._kill()
-        print_message(f"another program has taken port {self._ports[rank]} of worker {rank}; starts again with others")
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os.environ[launch.PORT_TRIES] = str(tries + 1)
-        del os.environ[CLUSTER]
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own command line
 
     def _start(self, rank: int, addresses: list[str]) -> None:
         ours, theirs = socket.socketpair()
@@ -165,7 +134,6 @@ class LocalProcesses:
 
     def _watch_members(self) -> None:
         decoders = {rank: lines.Decoder() for rank in self._links.values()}
-        not_ready = set(decoders)
         poll = select.poll()
         links = {link.fileno(): (link, rank) for link, rank in self._links.items()}
         for descriptor in links:
@@ -174,12 +142,9 @@ class LocalProcesses:
             for descriptor, _ in poll.poll():
                 link, rank = links[descriptor]
                 content = _read(link)
-                messages = list(decoders[rank].feed(content))
-                failure = next((message for message in messages if isinstance(message, Failed)), None)
-                if any(isinstance(message, Ready) for message in messages):
-                    not_ready.discard(rank)
-                if not not_ready:
-                    self._all_ready.set()
+                failure = next(
+                    (message for message in decoders[rank].feed(content) if isinstance(message, Failed)), None
+                )
                 if failure is not None or not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
@@ -194,9 +159,6 @@ class LocalProcesses:
             code = process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # it reported a failure, or closed its socket, and lives
             code = int(WorkerExit.USER_ERROR)
-            process.kill()  # or what listens on its port may be itself
-            process.wait()
-        self.start_again_if_taken(rank)
         self._exits_allowed = True  # those that follow are consequences
         self._attempt.report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", failure)
         self._kill()
@@ -238,42 +200,9 @@ def _cluster(addresses: list[str], rank: int) -> str:
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
 
 
-_has_joined = False
-
-
-def wait_for_others(attempt: Attempt) -> None:
-    """Returns once all processes of this host are about to join TensorFlow's cluster; exits if this one can't. In that
-    call, which holds the interpreter's lock until all are there, the chief would not see that one has ended."""
-    global _has_joined
-    if isinstance(attempt.reporter, MemberReporter) and not _has_joined:
-        exit_if_port_is_taken(attempt)
-        attempt.reporter.send_message(Ready(STANDBY, "member", os.getpid(), 0.0))
-    elif _started is not None:
-        _started.wait_for_members()
-    _has_joined = True
-
-
-def exit_if_port_is_taken(attempt: Attempt) -> None:
-    """Exits if another program listens on the port that TF_CONFIG gives to this process, which does not listen yet."""
-    try:
-        cluster = json.loads(os.environ[CLUSTER])
-        kind, rank = cluster["task"]["type"], cluster["task"]["index"]
-        port = int(cluster["cluster"][kind][rank].rpartition(":")[2])
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        return
-    if not 0 < port < 1 << 16 or not is_taken(port):
-        return
-    if _started is not None:
-        _started.start_again_if_taken(rank)
-    attempt.exit_with_error(
-        WorkerExit.USER_ERROR,
-        f"cannot train: Address already in use: another program listens on port {port}, which {CLUSTER} gives to "
-        f"{kind} {rank}; start again, with another port if you wrote {CLUSTER} yourself",
-    )
-
-
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free at the moment."""
+    """Ports that are free at the moment. If another program takes one before TensorFlow does, the start fails, and the
+    next attempt gets others."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -302,15 +231,3 @@ def start_local_processes(attempt: Attempt, count: int) -> LocalProcesses:
 def find_local_processes() -> LocalProcesses | None:
     """The members that this process started; None if it trains alone or is a member itself."""
     return _started
-
-
-def is_taken(port: int) -> bool:
-    """Whether somebody listens on a port."""
-    with socket.socket() as sock:
-        # as TensorFlow does: what is left of connections that have ended is no hindrance
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False

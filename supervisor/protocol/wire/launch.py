@@ -27,9 +27,6 @@ MIRROR = "STEPKEEPER_MIRROR"
 HASH_SEED = "0"
 """PYTHONHASHSEED of jobs whose environment has none. Without it each process orders a set of texts in its own way, and
 so, for example, gives words other numbers."""
-PORT_TRIES = "STEPKEEPER_PORT_TRIES"
-"""How often the first of several workers without a daemon has started its script once more, for other ports."""
-
 PROOF = "STEPKEEPER_PROOF"
 """Set while a proof of exactness runs the script (docs/proof.md): the folder of its plan and of its record."""
 
@@ -209,12 +206,6 @@ def mirror_url(environment: Mapping[str, str]) -> str | None:
     return environment.get(MIRROR) or None
 
 
-def port_tries(environment: Mapping[str, str]) -> int:
-    """How often this process has started its script once more, as a port was taken."""
-    text = environment.get(PORT_TRIES, "")
-    return int(text) if text.isdecimal() and len(text) < 4 else 0
-
-
 def proof_folder(environment: Mapping[str, str]) -> Path | None:
     """The folder of the proof that this process takes part in; None for ordinary training."""
     return Path(text) if (text := environment.get(PROOF)) else None
@@ -222,5 +213,4 @@ def proof_folder(environment: Mapping[str, str]) -> Path | None:
 
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less the launch variables, for children of a worker and for programs that are not jobs."""
-    ours = (VARIABLE, INITIAL_CHECKPOINT, MIRROR, PORT_TRIES)
-    return {key: value for key, value in environment.items() if key not in ours}
+    return {key: value for key, value in environment.items() if key not in (VARIABLE, INITIAL_CHECKPOINT, MIRROR)}

@@ -162,8 +162,7 @@ class Hello:
 class Ready:
     """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it reached.
 
-    `problem`: why it spares the next attempt nothing, so that the daemon may end it. To the first of several workers of
-    one host, each of the others sends it before it joins TensorFlow's cluster, with the kind `member`.
+    `problem`: why it spares the next attempt nothing, so that the daemon may end it.
     """
 
     rate: ClassVar[Rate] = Rate(1, 20)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.core.failures import restart
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from supervisor.protocol.wire.messages import Failed
-from tests import forked, forking
+from tests import forked
 from tests.places import ROOT
 from tests.reading import alive
 from tests.waiting import wait_until
@@ -128,62 +127,6 @@ def test_process_that_outlives_training_is_ended(start: Start) -> None:
 
     assert process.returncode == 0
     until_gone([found[1]["pid"]])
-
-
-PORT_TAKEN = SCRIPT.with_name("port_taken.py")
-START_S = 200  # of two workers, twice, on a machine that does other work
-
-
-def join(folder: Path, victim: int, **launch: Any) -> subprocess.CompletedProcess[str]:
-    """Two workers, of which another program takes the port of `victim` before TensorFlow does."""
-    record = Launch(strategy="multiworker", workers=2, **launch).to_environment()
-    environment = {**without_launch_variables(os.environ), **record, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(PORT_TAKEN), str(folder), str(victim)]
-    return forking.run_chief(command, env=environment, timeout=START_S)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.timeout(START_S + 100)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_without_a_daemon_they_start_again_with_other_ports_if_one_was_taken(tmp_path: Path, victim: int) -> None:
-    done = join(tmp_path, victim)
-
-    port = (tmp_path / "taken").read_text()
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"another program has taken port {port} of worker {victim}; starts again with others" in done.stderr
-    (ready,) = {(tmp_path / f"ready-{rank}").read_text() for rank in (0, 1)}
-    assert ready.startswith("2 of ")
-    assert f":{port}" not in ready
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.timeout(START_S + 100)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_daemon_is_told_of_a_port_that_was_taken(tmp_path: Path, daemon: DaemonEnd, victim: int) -> None:
-    done = join(tmp_path, victim, control=daemon.control())
-
-    port = (tmp_path / "taken").read_text()
-    assert done.returncode == 1
-    error = daemon.wait_for(Failed).error
-    assert f"another program listens on port {port}, which TF_CONFIG gives to worker {victim}" in error
-    assert restart.has_lost_a_port(error), "the start is no mistake of the script's"
-    assert not list(tmp_path.glob("ready-*"))
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.timeout(START_S + 100)
-def test_a_worker_that_ends_before_all_have_joined_ends_the_others(tmp_path: Path) -> None:
-    """TensorFlow would wait for it for an hour, and let no other thread of Python's run meanwhile."""
-    (tmp_path / "raise").touch()
-    (tmp_path / "taken").touch()
-    done = join(tmp_path, 0)
-
-    assert done.returncode == 1
-    assert "worker 1 of 2 ended with exit status 1: RuntimeError: no data here" in done.stderr
-    assert not list(tmp_path.glob("ready-*"))
 
 
 @pytest.mark.slow
