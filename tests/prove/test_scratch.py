@@ -83,7 +83,7 @@ def test_workers_of_a_proof_write_their_shares_as_those_of_the_job(tmp_path: Pat
         "[supervisord]\n[program:pair]\ncommand = python train.py\ncheckpoint_dir = /ck\nstrategy = multiworker\n"
         "workers = 2\nsave_shards = always\n"
     )
-    (program,) = load_config(file, {}).programs
+    (program,) = load_config(file, {}).programs.values()
 
     with Scratch(tmp_path, None, keep=False) as scratch:
         run = scratch.run_folder("undisturbed")
