@@ -88,7 +88,7 @@ def test_workers_of_a_proof_write_their_shares_as_those_of_the_job(tmp_path: Pat
     with Scratch(tmp_path, None, keep=False) as scratch:
         run = scratch.run_folder("undisturbed")
         run.write_configuration(job_of(program, tmp_path), 7, restarts=0)
-        (again,) = load_config(run.configuration, {}).programs
+        (again,) = load_config(run.configuration, {}).programs.values()
 
     assert again.job is not None
     assert (again.job.workers, again.job.save_shards) == (2, "always")
