@@ -38,7 +38,7 @@ from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, Manif
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.formats import NewerFormat
-from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch
+from supervisor.protocol.mirror.folder_epochs import DamagedRecord, begun_epoch, held_epoch
 from supervisor.protocol.mirror.keys import decode_epoch
 from supervisor.protocol.proof import Difference, ProofReport, Verdict
 from supervisor.protocol.tensorbundle import entry, sstable, verify
@@ -343,7 +343,9 @@ INPUTS = {
         in_file(layout.SKIPPED, read_skipped),
         (NewerFormat,),
     ),
-    "epoch that a folder says is held": Input((HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held), (NewerFormat,)),
+    "epoch that a folder says is held": Input(
+        (HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held), (NewerFormat, DamagedRecord)
+    ),
     "epoch in a store": Input((EPOCH,), lambda content, _: decode_epoch(3, content), (ProtocolError,)),
     "state.json in a worker": Input(
         (json.dumps(STATE).encode(),),

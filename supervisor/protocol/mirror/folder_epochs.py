@@ -14,8 +14,12 @@ the 6th are given up here, as training diverged or an operator chose an earlier 
 leave them behind, and until the store has it they count no more for this host. Once an epoch is held, all that is here
 goes with it, and `since` and `given_up` are empty again. Every change is one rename, made before what it speaks of: a
 line of `since` speaks of attempts that have written nothing yet.
+
+A file that is there and can't be read, or is damaged, says nothing about what counts here, so nothing is concluded:
+every reader raises, and the host goes on as with a store that it can't reach. Only without a file was no epoch held.
 """
 
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,6 +76,20 @@ class _Fetched:
     format: int = FETCHED_FORMAT
 
 
+class DamagedRecord(OSError):
+    """EPOCH_HELD is damaged, so what of its folder counts is not known; the text says what to do."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            errno.EBADMSG,
+            f"{path}, which says which checkpoints beside it still count, is damaged ({why}); delete it if this host "
+            f"was the last one that trained, and otherwise the checkpoints too: the mirror has what counts",
+        )
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 def local_checkpoints(folder: Path) -> list[CheckpointName]:
     """The names of the checkpoints in a folder; none if there is no folder."""
     try:
@@ -81,7 +99,10 @@ def local_checkpoints(folder: Path) -> list[CheckpointName]:
 
 
 def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[CheckpointName, int | None]:
-    """By checkpoint in the folder: the epoch by which it counts; None: this host knew of none when it wrote it."""
+    """By checkpoint in the folder: the epoch by which it counts; None: this host knew of none when it wrote it.
+
+    Raises OSError, as all below do that read what the folder says.
+    """
     record = _read_record(folder)
     held = _held(record, epochs)
     since = () if held != record.epoch else record.since or ()
@@ -89,8 +110,9 @@ def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[Che
     for name in local_checkpoints(folder):
         if not (folder / str(name) / layout.MANIFEST).exists():
             continue
+        fetched = fetched_epoch(folder / str(name))
         known = [epoch for attempt, epoch in since if attempt <= name.attempt]
-        by_checkpoint[name] = fetched_epoch(folder / str(name)) or (known[-1] if known else held)
+        by_checkpoint[name] = fetched if fetched is not None else known[-1] if known else held
     return by_checkpoint
 
 
@@ -135,7 +157,7 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
 
     `leaves_behind`: the epoch leaves behind what this host gave up before.
     """
-    before = _read_record(folder)  # raises if a later version wrote it
+    before = _read_record(folder)
     _write_record(folder, _Record(number, given_up=None if leaves_behind else before.given_up))
 
 
@@ -163,23 +185,27 @@ def take_back_given_up(folder: Path, below: int) -> None:
 
 
 def given_up_in(folder: Path) -> Callable[[CheckpointName], bool]:
-    """Whether this host has given a checkpoint up since its last epoch began. Raises NewerFormat."""
+    """Whether this host has given a checkpoint up since its last epoch began. Raises OSError."""
     lines = _read_record(folder).given_up or ()
     return lambda name: any(name.step >= below and name.attempt < first for below, first in lines)
 
 
 def fetched_epoch(checkpoint: Path) -> int | None:
-    """The epoch that a checkpoint was fetched from; None if it was written here. Raises NewerFormat."""
+    """The epoch that a checkpoint was fetched from; None if it was written here.
+
+    0, which is before any, if what says it is damaged: the store has that one too, unless it was left behind. Raises
+    OSError.
+    """
     try:
         content = durable.read_file(checkpoint / layout.FETCHED, MAX_FETCHED_BYTES)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         body = parse_object(content)
         check_format(body, FETCHED_FORMAT, layout.FETCHED)
         return decode_record(body, _Fetched, layout.FETCHED).epoch
     except ValueError:
-        return None
+        return 0
 
 
 def encode_fetched(epoch: int) -> bytes:
@@ -198,14 +224,18 @@ def _write_record(folder: Path, record: _Record) -> None:
 
 
 def _read_record(folder: Path) -> _Record:
-    """What the folder says; what can't be read is not known. Raises NewerFormat."""
+    """What the folder says. Raises OSError: what can't be read, or not believed, is no folder that held nothing."""
+    path = folder / layout.EPOCH_HELD
     try:
-        content = durable.read_file(folder / layout.EPOCH_HELD, MAX_RECORD_BYTES)
-    except OSError:
+        content = durable.read_file(path, MAX_RECORD_BYTES)
+    except FileNotFoundError:
         return _Record()
     try:
         body = parse_object(content)
         check_format(body, FORMAT, layout.EPOCH_HELD)
-        return decode_stored(body, _Record, layout.EPOCH_HELD)[0]
-    except ValueError:
-        return _Record()
+        record, damaged = decode_stored(body, _Record, layout.EPOCH_HELD)
+    except ValueError as error:
+        raise DamagedRecord(path, str(error)) from error
+    if damaged:
+        raise DamagedRecord(path, damaged[0])
+    return record

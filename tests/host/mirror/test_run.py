@@ -449,6 +449,24 @@ def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: 
     assert str(first.fetch(shared, None).fetched) == "step-0000000150.a2"
 
 
+def test_host_that_does_not_know_what_it_held_takes_nothing_for_its_own(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    first.upload(shared, first.begin_epoch(shared, 0))
+    second.fetch(None, None)
+    second.upload(made(tmp_path / "b", 150, 2), second.begin_epoch(shared, 1))
+    stray, record = made(tmp_path / "a", 900), first.folder / layout.EPOCH_HELD
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-1])
+
+    for use in (lambda: first.fetch(stray, None), lambda: first.take_over(stray, 2, stray)):
+        with pytest.raises(OSError, match="damaged"):
+            use()
+
+    record.write_bytes(whole)
+    assert first.fetch(stray, None).left_behind == (stray,)
+
+
 def test_host_that_returns_goes_on_from_what_it_fetched_also_at_its_second_try(tmp_path: Path, url: str):
     """Its first attempt number is too low, so nothing is trained after the first fetch."""
     first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
