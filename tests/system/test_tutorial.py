@@ -62,6 +62,7 @@ def has_left(shell: Shell) -> bool:
 def forms(text: str) -> list[str]:
     """The lines without what differs from run to run: numbers with what they count, folders, lengths of columns."""
     text = re.sub(r"/\S+/", "/", text)
+    text = re.sub(r" …$", "", text, flags=re.MULTILINE)  # where a terminal was too narrow
     text = re.sub(r"\d+:\d+:\d+|\d+-\d+-\d+", "0", text)
     text = re.sub(r"[\d.]+(?: (?:[kMG]?B|KB)\b)?", "0", text)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
