@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -78,6 +79,13 @@ def _state_of_the_process() -> dict[str, object]:
     return {"blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()), "trace": sys.gettrace(), **handlers}
 
 
+def _logical_devices() -> int | None:
+    """How many TensorFlow has in this process; None if it has not made them yet."""
+    context = sys.modules.get("tensorflow.python.eager.context")
+    made = None if context is None else context.context_safe()
+    return None if made is None or made._context_handle is None else len(made.list_logical_devices("CPU"))
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_to_other_tests() -> Iterator[None]:
     """A test that leaves the process changed fails itself, and not the tests after it."""
@@ -86,6 +94,18 @@ def _nothing_is_left_to_other_tests() -> Iterator[None]:
     after = _state_of_the_process()
     sys.settrace(before["trace"])  # type: ignore[arg-type]
     assert after == before
+    assert _logical_devices() in (None, 2), "it uses TensorFlow without the fixture `two_replicas`"
+
+
+@pytest.fixture(scope="session")
+def two_replicas() -> Any:
+    """A strategy over two logical CPU devices.
+
+    Whatever test uses TensorFlow in its own process has this first: its devices are made once in a process.
+    """
+    import worker
+
+    return worker.strategy(replicas=2)
 
 
 @pytest.fixture

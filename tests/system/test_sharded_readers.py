@@ -23,7 +23,12 @@ from tests.system.page.conftest import page as page
 from tests.system.page.conftest import port as port
 from worker import export
 
-pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("two_replicas"),
+]
 
 SCRIPT = ROOT / "tests" / "worker" / "children" / "together.py"
 STEPS = 20

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import worker
 from supervisor.host.gang_link import free_port
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
@@ -35,7 +34,12 @@ from tests.system.harness import Daemon
 from tests.system.test_prove import get
 from tests.worker import training
 
-pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(1800),
+    pytest.mark.usefixtures("two_replicas"),
+]
 
 SCRIPT = ROOT / "tests" / "worker" / "children" / "sharded.py"
 STEPS = 40
@@ -118,12 +122,6 @@ def values(checkpoint: Path) -> dict[str, bytes]:
     """Of every tensor, as TensorFlow reads it."""
     reader = tf.train.load_checkpoint(str(checkpoint / "ckpt"))
     return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in reader.get_variable_to_dtype_map()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _devices_first() -> None:
-    """TensorFlow's devices can be made once in a process, and other tests need two."""
-    worker.strategy(replicas=2)
 
 
 Undisturbed = Callable[[int, SaveShards], Path]

@@ -1,9 +1,8 @@
-"""Fixtures: control pipes as a daemon makes them, and one configured TensorFlow for all tests."""
+"""Fixtures: control pipes as a daemon makes them, and TensorFlow's devices for all tests that use it."""
 
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +16,6 @@ def daemon(tmp_path: Path) -> Iterator[DaemonEnd]:
     end = DaemonEnd(tmp_path / "run")
     yield end
     end.close()
-
-
-@pytest.fixture(scope="session")
-def two_replicas() -> Any:
-    """A strategy over two logical CPU devices: TensorFlow is imported and configured once."""
-    import worker
-
-    return worker.strategy(replicas=2)
 
 
 @pytest.fixture(autouse=True)

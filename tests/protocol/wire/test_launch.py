@@ -177,7 +177,10 @@ def test_settings_of_a_job_have_the_names_and_defaults_of_its_keys() -> None:
     }  # fmt: skip
     del ours["checkpoint_dir"], keys["checkpoint_dir"]  # makes a program a job, so that it is required
     del ours["standby"], keys["standby"]  # what the worker is told is what this process is to be
-    assert (ours.pop("memory_checkpoint"), keys.pop("memory_checkpoint")) == ("off", "auto")  # only a daemon keeps copies
+    assert (ours.pop("memory_checkpoint"), keys.pop("memory_checkpoint")) == (
+        "off",
+        "auto",
+    )  # only a daemon keeps copies
     assert {name: ours[name] for name in keys} == keys
 
 
