@@ -95,6 +95,9 @@ def _init(words: list[str], parsed: Namespace) -> int:
     from supervisor.config.first_file.script_survey import ScriptError  # only here: a daemon has no use for them
     from supervisor.config.first_file.starter import write_starter
 
+    if words and words[0] in ("-h", "--help"):  # its words are the script's, so argparse leaves them alone
+        options.parser().print_help()
+        return 0
     try:
         target = options.starter_path(parsed)
         said = write_starter(words, target, os.environ)

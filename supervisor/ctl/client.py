@@ -4,10 +4,14 @@ import base64
 import errno
 import http.client
 import json
+import os
 import socket
+import stat
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -18,6 +22,7 @@ ANSWER_TIMEOUT_S = 60.0  # for commands that do not wait for work; even a host t
 CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
+_UCRED = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
 SLOW_COMMANDS = frozenset(
     {"start", "stop", "checkpoint", "checkpoints", "export", "update", "add", "shutdown", "reload", "prove_cancel"}
@@ -46,6 +51,16 @@ class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=CONNECT_TIMEOUT_S)
         self._path = path
+
+    def require_trusted(self) -> None:
+        """Raises Unreachable if anybody could have put the socket there, and neither root nor this user did."""
+        folder = Path(self._path).parent.stat()
+        _, uid, _ = _UCRED.unpack(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if folder.st_mode & stat.S_IWOTH and uid not in (0, os.geteuid()):
+            raise Unreachable(
+                f"unix://{self._path} belongs to user {uid}, who is neither root nor you, in a folder where everybody "
+                f"may make one: the password is not sent; have supervisord listen in a folder that only it may write to"
+            )
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -154,10 +169,15 @@ class Client:
         connection = self._connection()
         try:
             connection.connect()
+            if self.username is not None and isinstance(connection, _UnixConnection):
+                connection.require_trusted()
             connection.sock.settimeout(timeout_s)
             on_open(connection.sock)
             connection.request(method, path, body, self._headers())
             return connection.getresponse()
+        except Unreachable:
+            connection.close()
+            raise
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self._unreachable(error) from error

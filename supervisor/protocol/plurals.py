@@ -1,5 +1,6 @@
 """Numbers and lists in sentences for people."""
 
+import math
 from collections.abc import Sequence
 
 LISTED_ITEMS = 5  # what a person reads; the rest is counted
@@ -9,6 +10,14 @@ LISTED_CHARACTERS = 500  # of each: a reason is a sentence, with a path in it
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """As `1 program`, `2 programs`. `plural`: where that is not `noun` with an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def counted_bytes(count: int) -> str:
+    """As `1 byte`, `21.7 kB`, `1.2 GB`."""
+    if count < 1000:
+        return counted(count, "byte")
+    power = min(3, int(math.log(count, 1000)))
+    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
 
 
 def listed(items: Sequence[str], separator: str = "; ", at_most: int = LISTED_ITEMS) -> str:

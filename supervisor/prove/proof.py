@@ -1,6 +1,5 @@
 """Carries a proof out: the undisturbed run, the killed one, their comparison, and what a difference comes from."""
 
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -261,11 +260,3 @@ def _files(job: ProvableJob, record: RunRecord) -> tuple[str, ...]:
 def _read_file(name: str) -> bytes:
     with Path(name).open("rb") as file:
         return file.read(MAX_FILE_BYTES)
-
-
-def megabytes(count: int) -> str:
-    """A size in words."""
-    if count < 1000:
-        return f"{count} bytes"
-    power = min(3, int(math.log(count, 1000)))
-    return f"{count / 1000**power:.1f} {('bytes', 'kB', 'MB', 'GB')[power]}"

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from supervisor.protocol.plurals import counted
+from supervisor.protocol.plurals import counted, counted_bytes
 from supervisor.protocol.proof import Difference, Likely, ProofKill, ProofReport, Verdict
 from supervisor.prove.comparison.steps import NUMBER_OF_STEPS
-from supervisor.prove.proof import megabytes
 
 SHOWN = 12  # differences
 
@@ -15,7 +14,7 @@ def report_lines(report: ProofReport) -> Iterator[str]:
     if report.verdict is Verdict.NOT_PROVABLE:
         yield f"not provable: {report.reason}"
         return
-    size = f"{megabytes(report.state_bytes)} of state"
+    size = f"{counted_bytes(report.state_bytes)} of state"
     if report.verdict is Verdict.EXACT:
         ends = counted(report.epoch_ends, "epoch's end", "epochs' ends")
         done = f"{counted(len(report.kills), 'kill')}, {counted(report.steps, 'step')}, {ends}, {size}"

@@ -1,14 +1,17 @@
 """As root, supervisorctl takes nothing from where others can write: no configuration, history or completion."""
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pexpect
 import pytest
 
 from supervisor.config.first_file import starter
+from supervisor.ctl.client import Client, Unreachable
 from supervisor.ctl.settings import Options, SettingsError, settings
 from tests.places import ROOT
 
@@ -49,6 +52,38 @@ def test_it_is_not_read_at_all(home: Path) -> None:
 
 def test_whoever_became_root_with_sudo_may_use_their_own(home: Path) -> None:
     assert settings(Options(), {"SUDO_UID": str(ALICE)}).url == "unix:///alice.sock"
+
+
+@pytest.mark.parametrize(("listens", "mode"), [(ALICE, 0o1777), (ALICE, 0o755), (0, 0o1777)])
+def test_a_password_is_not_told_to_whoever_was_first_in_a_folder_of_everybody(
+    tmp_path: Path, listens: int, mode: int
+) -> None:
+    """A folder in which only its owner makes sockets is taken to belong to the daemon."""
+    tmp_path.chmod(mode)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        os.seteuid(listens)
+        try:
+            listening.listen()
+        finally:
+            os.seteuid(0)
+        listening.settimeout(5.0)
+        heard: list[bytes] = []
+
+        def hear() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                heard.append(connection.recv(10_000))
+
+        thread = threading.Thread(target=hear, daemon=True)
+        thread.start()
+        with pytest.raises(Unreachable) as refused:
+            Client(f"unix://{tmp_path}/s", "operator", "s3cr3t").call("status")
+        thread.join()
+
+    is_refused = (listens, mode) == (ALICE, 0o1777)
+    assert ("the password is not sent" in str(refused.value)) is is_refused
+    assert (heard == [b""]) is is_refused
 
 
 @pytest.mark.integration

@@ -1,8 +1,8 @@
 """A report as people read it: the verdict in the first line."""
 
+from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.proof import Difference, KillPlace, Likely, ProofKill, ProofReport, Verdict
 from supervisor.prove.cause import explain
-from supervisor.prove.proof import megabytes
 from supervisor.prove.texts import report_lines
 
 KILLS = (
@@ -65,7 +65,7 @@ def test_a_job_that_can_not_go_on_after_a_kill_is_different_with_its_error():
 
 
 def test_sizes_have_units():
-    assert [megabytes(number) for number in (999, 15_200, 4_100_000, 7_000_000_000)] == [
+    assert [counted_bytes(number) for number in (999, 15_200, 4_100_000, 7_000_000_000)] == [
         "999 bytes",
         "15.2 kB",
         "4.1 MB",

@@ -8,7 +8,7 @@ has state.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ LEAST_BYTES = 16 << 20  # of data files: TensorFlow's own way takes little memor
 PIECE_BYTES = 16 << 20
 
 
-def restore_in_place(tracked: tf.train.Checkpoint, prefix: Path, least_bytes: int = LEAST_BYTES) -> bool:
+def restore_in_place(
+    tracked: tf.train.Checkpoint, prefix: Path, least_bytes: int = LEAST_BYTES, *, is_proven: bool = False
+) -> bool:
     """Restores all of it, or nothing (False) if TensorFlow has to do it.
 
-    Raises OSError if it can't be read or a checksum is wrong; then some variables are restored.
+    `is_proven`: this process has just proven all bytes, which lie in memory; the index may be without checksums. Raises
+    OSError if it can't be read or a checksum is wrong; then some variables are restored.
     """
     if sum(path.stat().st_size for path in prefix.parent.glob(f"{prefix.name}.data-*")) < least_bytes:
         return False
@@ -55,7 +58,8 @@ def restore_in_place(tracked: tf.train.Checkpoint, prefix: Path, least_bytes: in
             files.callback(os.close, descriptors[-1])
         for key, variable in state.variables.items():
             memory = memories[key] if key in memories else np.empty(tensors[key].size, np.uint8)
-            _restore(memory, tensors[key], descriptors[tensors[key].shard])
+            restore = _read if is_proven else _restore
+            restore(memory, tensors[key], descriptors[tensors[key].shard])
             if key not in memories and tensors[key].size:
                 variable.assign(memory.view(variable.dtype.as_numpy_dtype)[0])
     return True
@@ -111,16 +115,28 @@ def _memory_of(variable: Any) -> Any:
     return one.reshape(-1).view(np.uint8) if is_own else None
 
 
-def _restore(memory: Any, tensor: TensorEntry, descriptor: int) -> None:
-    """Reads a tensor into the memory of its variable."""
-    crc, done = 0, 0
+def _read(memory: Any, tensor: TensorEntry, descriptor: int, check: Callable[[Any], None] = lambda piece: None) -> None:
+    """Reads a tensor into the memory of its variable. `check`: gets each piece while the processor has it."""
+    done = 0
     while done < tensor.size:
         piece = memory[done : done + PIECE_BYTES]
         count = os.preadv(descriptor, [piece], tensor.offset + done)
         if not count:
             raise OSError(f"the file ends {tensor.size - done} bytes before {tensor.name} does")
-        read = piece[:count].view()
+        check(piece[:count])
+        done += count
+
+
+def _restore(memory: Any, tensor: TensorEntry, descriptor: int) -> None:
+    """Reads a tensor, and compares its checksum."""
+    crc = 0
+
+    def add(piece: Any) -> None:
+        nonlocal crc
+        read = piece.view()
         read.flags.writeable = False  # what the checksum's library asks for
-        crc, done = crc32c.extend(crc, read), done + count
+        crc = crc32c.extend(crc, read)
+
+    _read(memory, tensor, descriptor, add)
     if sstable.mask(crc) != tensor.crc:
         raise OSError(f"{tensor.name} does not have the checksum in the index")

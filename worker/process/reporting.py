@@ -6,6 +6,7 @@ import traceback
 from dataclasses import replace
 from typing import Protocol
 
+from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.wire import codec, lines
 from supervisor.protocol.wire.messages import (
     Committed,
@@ -74,7 +75,7 @@ def _console_line(message: FromWorker) -> str | None:
             unmatched = f"; not matched: {', '.join(message.unmatched)}" if message.unmatched else ""
             return f"restored {message.checkpoint} in {message.restore_s:.2f} s{unmatched}"
         case Committed():
-            return f"saved {message.checkpoint} ({message.size_bytes / 1e6:.1f} MB in {message.save_s:.2f} s)"
+            return f"saved {message.checkpoint} ({counted_bytes(message.size_bytes)} in {message.save_s:.2f} s)"
         case SaveFailed():
             return f"cannot save step {message.step}: {message.error}"
         case Failed(traceback=""):  # otherwise Python prints the exception itself

@@ -238,7 +238,15 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     def _restore_from_folder(self, folder: Path) -> RestoredCheckpoint:
         """Raises NotRestorable and Unfit."""
         replicas = tensorflow_conditions.replica_count(self._state.strategy)
-        checkpoint = restore_checkpoint(self._state.tracked, folder, replicas, self._state.generators, self._place)
+        memory = None if self._opened is None else self._opened.memory
+        checkpoint = restore_checkpoint(
+            self._state.tracked,
+            folder,
+            replicas,
+            self._state.generators,
+            self._place,
+            None if memory is None else memory.add_checksums,
+        )
         parts = ReplicaParts(folder)
         parts.complete_fit(self._state.tracked, self._place)
         if self._not_finite is not None:

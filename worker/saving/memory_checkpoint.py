@@ -2,8 +2,8 @@
 
 The daemon hands the file over at a socket. It is proven here, as by whoever writes it to the disk
 (`supervisor/protocol/memory_tier/layout.py`). Then a folder is made that looks like the checkpoint: its data files are
-links to the file in memory, and their indexes name the places in there. So TensorFlow reads it as any checkpoint, with
-its own checksums.
+links to the file in memory, and their indexes name the places in there. So TensorFlow can read it as any checkpoint, if
+it has to: its checksums, for which all bytes are read once more, are added then.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,12 @@ class MemoryCheckpoint:
             self._fill(folder)
             yield folder
 
+    def add_checksums(self, folder: Path) -> None:
+        """Has TensorFlow's reader take all of the folder: it asks for a checksum of each tensor. Raises OSError."""
+        assert self._copy is not None
+        for bundle in self._copy.description.bundles:
+            (folder / f"{bundle.prefix}.index").write_bytes(_encode_index(self._copy, bundle, with_checksums=True))
+
     def _fill(self, folder: Path) -> None:
         assert self._copy is not None
         description, half = self._copy.description, self._copy.half
@@ -80,7 +87,8 @@ class MemoryCheckpoint:
         for bundle in description.bundles:
             data, index = f"{bundle.prefix}.data-00000-of-00001", f"{bundle.prefix}.index"
             (folder / data).symlink_to(f"/proc/self/fd/{self._descriptor}")
-            content = _encode_index(self._copy, bundle)
+            # others are small, and TensorFlow reads them in any case
+            content = _encode_index(self._copy, bundle, with_checksums=bundle.prefix != layout.PREFIX)
             (folder / index).write_bytes(content)
             sizes |= {data: bundle.size, index: len(content)}
         manifest = Manifest(
@@ -96,21 +104,30 @@ class MemoryCheckpoint:
         (folder / layout.MANIFEST).write_bytes(manifest.to_bytes())
 
 
-def _encode_index(copy: WholeCopy, bundle: BundlePlace) -> bytes:
-    """The index of a bundle whose data file is the whole file in memory."""
+def _encode_index(copy: WholeCopy, bundle: BundlePlace, *, with_checksums: bool) -> bytes:
+    """The index of a bundle whose data file is the whole file in memory.
+
+    Without checksums only texts have one, which TensorFlow reads in any case.
+    """
     content = np.frombuffer(copy.half, np.uint8)[bundle.offset : bundle.offset + bundle.size]
     records = {b"": entry.HEADER}
     for tensor in bundle.tensors:
-        crc, end = 0, tensor.offset + tensor.size
-        for at in range(tensor.offset, end, PIECE_BYTES) if tensor.crc is None else ():
-            # a buffer that can't be written to: NumPy says so from Python 3.12 on
-            crc = crc32c.extend(crc, content[at : min(at + PIECE_BYTES, end)])  # type: ignore[arg-type]
-        crc = crc if tensor.crc is None else tensor.crc
+        crc = tensor.crc or 0
+        if tensor.crc is None and with_checksums:
+            crc = _checksum(content[tensor.offset : tensor.offset + tensor.size])
         place = copy.begin + bundle.offset + tensor.offset
         records[tensor.name.encode()] = entry.encode_tensor(
             tensor.dtype, tensor.shape, place, tensor.size, sstable.mask(crc)
         )
     return sstable.encode_table(sorted(records.items()))
+
+
+def _checksum(content: Any) -> int:
+    """Of an array of bytes."""
+    crc = 0
+    for at in range(0, len(content), PIECE_BYTES):
+        crc = crc32c.extend(crc, content[at : at + PIECE_BYTES])
+    return crc
 
 
 def open_memory(attempt: Attempt, go: Go) -> MemoryCheckpoint | None:

@@ -19,6 +19,8 @@ from supervisor.protocol.memory_tier.layout import NoCopy
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Go
 from tests.worker.saving.test_memory_tier import Listener
+from worker.checkpoint.restore import restore_checkpoint
+from worker.checkpoint.restore_in_place import LEAST_BYTES
 from worker.checkpoint.tensorflow_writer import StepBoundary, TensorFlowWriter
 from worker.process.attempt import Attempt
 from worker.process.requests import PendingRequests
@@ -77,11 +79,12 @@ def test_tensorflow_restores_the_newest_state_from_where_it_lies(dead: Worker, c
 
     memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
     with memory.as_folder() as folder:
-        dead.tracked.read(str(folder / names.PREFIX)).assert_consumed()
+        restored = restore_checkpoint(dead.tracked, folder, 1, add_checksums=memory.add_checksums)
         manifest = read_manifest(folder)
         state = (folder / names.STATE).read_bytes()
 
     assert memory.name == CheckpointName(newest, 3)
+    assert (restored.name, restored.state.step) == (str(memory.name), newest)
     assert dead.count.numpy() == newest
     assert [text.decode() for text in dead.words.numpy()] == [f"step {newest}", "é"]
     assert np.array_equal(dead.large.numpy(), np.arange(300_000, dtype=np.float32) * newest)
@@ -94,6 +97,32 @@ def test_tensorflow_restores_the_newest_state_from_where_it_lies(dead: Worker, c
     assert manifest.size_bytes > 1_200_000
     assert b'"step"' in state
     assert not folder.exists()
+
+
+def test_a_large_state_is_read_without_checksums_that_nobody_has(tmp_path: Path) -> None:
+    large = tf.Variable(tf.range(2 * LEAST_BYTES // 4, dtype=tf.float32))
+    tracked = tf.train.Checkpoint(large=large)
+    writer = TensorFlowWriter(
+        tracked, tmp_path, CheckpointOrigin("digits", 3, {}, {}), RetentionPolicy(checkpoint_keep=1), 1
+    )
+    file = MemoryFile(layout.half_bytes(2 * LEAST_BYTES + 1_000_000))
+    room = file.begin()
+    room.seal(writer.copy_to_memory(StepBoundary(7, Position(), {}, {}), room)())
+    before = large.numpy().copy()
+    large.assign(tf.zeros_like(large))
+    asked: list[Path] = []
+
+    memory = MemoryCheckpoint(os.open(f"/proc/self/fd/{file.descriptor}", os.O_RDONLY), "digits", 3)
+    with memory.as_folder() as folder:
+        restore_checkpoint(tracked, folder, 1, add_checksums=asked.append)
+        assert large.numpy().tobytes() == before.tobytes()
+        large.assign(tf.zeros_like(large))
+        memory.add_checksums(folder)
+        tracked.read(str(folder / names.PREFIX)).assert_consumed()
+
+    file.close()
+    assert large.numpy().tobytes() == before.tobytes(), "TensorFlow's reader takes it too"
+    assert asked == []
 
 
 def test_of_a_newest_copy_that_is_damaged_the_one_before_is_restored(dead: Worker) -> None:
