@@ -237,7 +237,15 @@ def endless(folder: Path, keys: str = "replicas_min=1", name: str = "t") -> str:
 def helper_of(daemon: GpuDaemon) -> psutil.Process | None:
     assert daemon.process is not None
     children = psutil.Process(daemon.process.pid).children()
-    return next((child for child in children if any("helper.py" in word for word in child.cmdline())), None)
+    return next((child for child in children if any("helper.py" in word for word in command_of(child))), None)
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Nothing of one that has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 HANGING = ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses")
@@ -401,7 +409,7 @@ def test_a_host_without_the_driver_and_plain_programs_have_no_helper(tmp_path: P
         answer = without.call("gpus")
         assert (answer["gpus"], answer["is_watched"]) == ([], False)
         assert without.process is not None
-        assert "gpu_guard" not in str([child.cmdline() for child in psutil.Process(without.process.pid).children()])
+        assert "gpu_guard" not in str([command_of(child) for child in psutil.Process(without.process.pid).children()])
 
 
 def test_without_nvml_the_kernels_log_is_enough_for_the_reason(tmp_path: Path) -> None:

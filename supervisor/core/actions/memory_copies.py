@@ -90,5 +90,5 @@ def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> E
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
         facts.failures.refill_budgets()
-        facts.suspects.checkpoint_committed()
+        facts.suspects.checkpoint_committed(event.name)  # a worker that restored it from memory may be dead already
     return []

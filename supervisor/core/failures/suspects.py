@@ -43,10 +43,10 @@ class Suspects:
     cleared: frozenset[str] = _NONE
     unfit: tuple[tuple[str, str], ...] = ()
 
-    def checkpoint_committed(self) -> None:
-        """Ends all suspicion: there is a new best checkpoint."""
+    def checkpoint_committed(self, name: str | None = None) -> None:
+        """Ends all suspicion: there is a new best checkpoint, `name`, of which some attempt may have died already."""
         self.avoid = self.cleared = _NONE
-        self.deaths = ()
+        self.deaths = tuple(death for death in self.deaths if death.name == name)
 
     def reset_all(self) -> None:
         """Forgets everything: an operator starts the job, perhaps with another program."""

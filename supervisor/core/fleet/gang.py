@@ -69,6 +69,9 @@ class GangView:
     addresses: tuple[str, ...] = ()
     """Of the workers of this turn, by rank, while it is TRAINING."""
     end: EndGeneration | None = None
+    is_done: bool = False
+    """The worker here has trained to the end, and so have all: whoever is lost now takes nothing with it, and no other
+    turn follows."""
     _diverged: dict[int, SeenDivergence] = field(default_factory=dict)
     """To the chief: what nodes without a worker know of divergences."""
     _presence: Presence = field(default_factory=Presence)
@@ -271,6 +274,8 @@ class GangView:
 
     def _again(self, text: str, now: float) -> list[GangEffect]:
         """The chief ends this turn, for the next one."""
+        if self.is_done:
+            return []
         if self._leave_by is not None or self.turn + 1 >= MAX_TURNS:
             return self._over(StepExit.AGAIN, text)
         self.turn += 1
@@ -281,7 +286,7 @@ class GangView:
 
     def _failed(self, nodes: Sequence[int], text: str, now: float) -> list[GangEffect]:
         """Those are gone: a spare node takes over, or the generation is over."""
-        if self.end is not None:
+        if self.end is not None or self.is_done:
             return []
         if not self.is_chief:
             return self._over(StepExit.AGAIN, text)

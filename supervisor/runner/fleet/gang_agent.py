@@ -156,6 +156,7 @@ class GangAgent:
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
         self._end_of_node.tell_failure()
+        self._view.is_done = all(runner.state is State.SUCCEEDED for runner in self._runners.values())
         if self._is_leaving():
             has_ended = all(runner.state is State.STOPPED for runner in self._runners.values())
             if self._settings.stops_alone and self.ends_with is None and has_ended:

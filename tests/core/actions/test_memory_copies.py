@@ -279,18 +279,20 @@ def test_if_it_is_never_written_the_next_attempt_begins_at_what_the_disk_has() -
     assert job.facts.current.older is None
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-def test_a_state_that_was_restored_from_memory_is_blamed_for_the_death_that_follows(is_written: bool) -> None:
+@pytest.mark.parametrize("is_written", ["never", "before it", "after it"])
+def test_a_state_that_was_restored_from_memory_is_blamed_for_the_death_that_follows(is_written: str) -> None:
     job = holding_with_checkpoint()
     attempt, name = begin_from_memory(job, 1, 49, 12.5, ON_DISK)
-    if is_written:
+    if is_written == "before it":
         salvaged(job, 1, 49, 12.6)
     job.handle(CopiesHeld(attempt, is_held=True), 12.7)
     job.handle(StepsDone(attempt, 50), 12.8)
 
     assert ReleaseMemory(attempt) in die(job, 13.0)
+    if is_written == "after it":
+        salvaged(job, 1, 49, 13.1)
 
-    assert job.facts.suspects.deaths[-1].name == name
+    assert [death.name for death in job.facts.suspects.deaths][-1:] == [name]
 
 
 def test_a_new_daemon_that_hears_of_the_restore_again_does_not_take_it_for_a_checkpoint() -> None:

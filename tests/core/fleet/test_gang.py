@@ -278,6 +278,19 @@ def test_a_spare_node_takes_the_rank_of_one_that_is_silent():
     assert begins == BeginTraining(1, (0, 1, 3), ("n1:1", "n2:1", "n4:1"))
 
 
+@pytest.mark.parametrize("is_spared", [False, True])
+def test_who_is_lost_once_all_have_trained_to_the_end_takes_nothing_with_it(is_spared: bool):
+    """Under load, a daemon that was just leaving too was taken for silent, and the spare node said that all failed."""
+    chief = spared() if is_spared else complete()
+    chief.is_done = True
+
+    assert all(isinstance(effect, Disconnect) for effect in chief.expire(60.0))
+    assert chief.lost(1, "closed", 61.0) == []
+    assert chief.joined(1, 0, "n2:1", 62.0) == []
+    assert chief.end is None and chief.turn == 0
+    assert chief.left(2, StepExit.DONE, "done", 63.0) == []
+
+
 def test_a_node_that_failed_is_the_spare_once_it_is_back():
     chief = spared()
     chief.lost(2, "closed", 3.0)

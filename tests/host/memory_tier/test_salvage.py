@@ -247,7 +247,10 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp
     others = psutil.Process().children()  # servers that other tests share
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: any(each.endswith(".partial") for each in job.committed), "it writes")
+    wait_until(
+        lambda: results or any(each.endswith(".partial") for each in job.committed), "it writes", interval_s=0.001
+    )
+    assert not results, "it has written all before anybody looked"
     (writer,) = set(psutil.Process().children()) - {*others}
     writer.kill()
     thread.join()
