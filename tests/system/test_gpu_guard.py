@@ -21,10 +21,12 @@ import psutil
 import pytest
 from _pytest.mark import ParameterSet
 
+from supervisor.host.gpu_guard.child import REPEATED_S
 from tests.gpu_host import IN_ORDER, UUIDS, GpuDaemon, GpuHost
 from tests.places import CHILDREN
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +94,7 @@ class Bench:
 
     def __init__(self, host: GpuHost, daemon: GpuDaemon, folder: Path) -> None:
         self.host, self.daemon, self.folder = host, daemon, folder
+        self._said_at: dict[tuple[int, str], float] = {}  # by fault
 
     def recover(self) -> None:
         """All GPUs in order again, and the job trains on both."""
@@ -115,6 +118,9 @@ class Bench:
         if case.state:
             self.host.are("", case.state)
         if case.xid is not None:
+            said_at = self._said_at.get((case.xid, case.more), -REPEATED_S)
+            wait_until(lambda: time.monotonic() > said_at + REPEATED_S, "the line is no repetition")
+            self._said_at[case.xid, case.more] = time.monotonic()
             self.host.xid(case.xid, ILL, pid if case.names_pid else None, case.more)
 
     def trains(self, but: int | None = None) -> dict[str, Any]:
