@@ -18,9 +18,12 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
+from supervisor.host.blocking_calls import BlockingCalls
+
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _BLOCK_BYTES = 512  # of st_blocks
+_closing = BlockingCalls()
 
 
 class HeldMemory:
@@ -49,7 +52,7 @@ class HeldMemory:
         try:
             self.size_bytes = require_own_pages(self.descriptor)
         except OSError:
-            self.close()
+            os.close(self.descriptor)
             raise
 
     def duplicate(self) -> "HeldMemory":
@@ -59,10 +62,18 @@ class HeldMemory:
         return other
 
     def close(self) -> None:
-        """Lets go of it. A second call does nothing."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        """Lets go of it. A second call does nothing.
+
+        Once its worker is gone, whoever closes it last waits until the kernel has freed all of it, some 0.2 s for a
+        gigabyte. So a thread closes it: the event loop has no time for that.
+        """
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor < 0:
+            return
+        try:
+            _closing.submit(None, os.close, descriptor)
+        except RuntimeError:  # the host has no thread to spare
+            os.close(descriptor)
 
 
 def require_own_pages(descriptor: int) -> int:
