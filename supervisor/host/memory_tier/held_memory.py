@@ -14,11 +14,10 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
 from copy import copy
-from pathlib import Path
 
 from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.mounted_over import mount_of
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -40,7 +39,7 @@ class HeldMemory:
         seen = os.open(place, os.O_PATH | os.O_CLOEXEC)
         try:
             device, mount = _place_of_memory()
-            if _mount_of(seen) != mount:
+            if mount_of(seen) != mount:
                 raise _refusal(place)
             status = os.fstat(seen)
             if not _is_memory_of(status, device, os.geteuid() if owner is None else owner):
@@ -99,14 +98,6 @@ def _place_of_memory() -> tuple[int, str | None]:
     """Device number and mount of all files that memfd_create(2) makes: they lie on one mount of the kernel's own."""
     descriptor = os.memfd_create("stepkeeper-probe", os.MFD_CLOEXEC)
     try:
-        return os.fstat(descriptor).st_dev, _mount_of(descriptor)
+        return os.fstat(descriptor).st_dev, mount_of(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _mount_of(descriptor: int) -> str | None:
-    """The number of the mount that an open file is on, for which no file system is asked; None if it is not told."""
-    with suppress(OSError):
-        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-        return next((line for line in lines if line.startswith("mnt_id:")), None)
-    return None
