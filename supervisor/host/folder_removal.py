@@ -2,7 +2,8 @@
 
 A folder with a few files is deleted at once. Any other is renamed into REMOVED beside it, a folder of the daemon's own,
 and deleted by one thread in the background: each subfolder is moved up to REMOVED before it is emptied, so that depth
-costs neither stack nor descriptors. What is left when the daemon ends, the next one deletes.
+costs neither stack nor descriptors. What is left when the daemon ends, the next one deletes. What a user has mounted
+something over is not looked at, and stays.
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+
+from supervisor.host.mounted_over import folder_of_user, open_in
 
 FILES_AT_ONCE = 32  # an attempt's folder holds five; unlinking so many takes under a millisecond
 REMOVED = ".removed"
@@ -32,7 +35,7 @@ def remove_folder(folder: Path) -> None:
     except OSError:
         pass  # moving it away may still be possible
     removed = folder.parent / REMOVED
-    while os.path.lexists(folder):
+    while _is_there(folder):
         with contextlib.suppress(FileExistsError):
             removed.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):  # the thread had just emptied and deleted REMOVED
@@ -78,9 +81,18 @@ def empty_removed(removed: Path) -> None:
         removed.rmdir()
 
 
+def _is_there(folder: Path) -> bool:
+    """Whether anything has this name, which is not looked at: it may be mounted over."""
+    try:
+        os.close(os.open(folder, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _remove_small(folder: Path) -> bool:
     """Deletes a folder of a few files; False if it holds more, or folders."""
-    with _open_folder(str(folder), None) as descriptor:
+    with folder_of_user(folder) as seen, _open_folder(".", seen) as descriptor:
         names: list[str] = []
         with os.scandir(descriptor) as entries:
             for entry in entries:
@@ -122,8 +134,8 @@ def _move_up_and_unlink(top: int, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _open_folder(name: str, inside: int | None) -> Iterator[int]:
-    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+def _open_folder(name: str, inside: int) -> Iterator[int]:
+    descriptor = open_in(inside, name, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
     finally:

@@ -69,10 +69,10 @@ class Attempt:
             waits_for=None,
         )
 
-    def report_restoring(self, path: Path) -> None:
+    def report_restoring(self, path: Path, from_memory: bool = False) -> None:
         """Reports that the restore of `path` begins, and waits until that is in the pipe: a native crash may follow."""
         if self.channel is not None:
-            self.channel.send_message(Restoring(self.number, path.name))
+            self.channel.send_message(Restoring(self.number, path.name, from_memory))
             self.channel.drain(RESTORING_TIMEOUT_S)
 
     def report_failure(

@@ -172,7 +172,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def _restore(self, opened: OpenedDirectory) -> RestoredCheckpoint | None:
         if opened.restore is not None:
-            self._attempt.report_restoring(opened.restore)
+            self._attempt.report_restoring(opened.restore, from_memory=opened.memory is not None)
         checkpoint = self._restore_from(opened.restore) if opened.restore is not None else None
         self._is_from_memory = opened.memory is not None
         versions = tensorflow_conditions.versions()

@@ -4,7 +4,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint
 from supervisor.core.actions.explaining import diagnose_safely, with_consequence
 from supervisor.core.actions.intents import start_with_full_budgets
-from supervisor.core.actions.memory_copies import started_from_memory
+from supervisor.core.actions.memory_copies import restores_from_memory
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
     USE_WORKER,
@@ -31,6 +31,7 @@ from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, Se
 from supervisor.core.program.events import (
     CheckpointSelected,
     Event,
+    RestoreBegun,
     SelectionFailed,
     SpawnDelayed,
     SpawnFailed,
@@ -179,9 +180,11 @@ def worker_met(facts: ProgramFacts, event: WorkerMet, now: float) -> Effects:
     return []
 
 
-def restore_begun(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Records that the checkpoint may be to blame for what follows."""
+def restore_begun(facts: ProgramFacts, event: RestoreBegun, now: float) -> Effects:
+    """Records that the checkpoint may be to blame for what follows: what is restored, where that is in memory."""
     facts.current.has_spoken = facts.current.restore_begun = True
+    if event.in_memory is not None:
+        restores_from_memory(facts, event.in_memory)
     return []
 
 
@@ -191,7 +194,7 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     facts.current.step = facts.current.start_step = event.step
     facts.begin_at = facts.begin_since = facts.restore_below_step = None
     if event.in_memory is not None:
-        started_from_memory(facts, event.step, event.in_memory)
+        restores_from_memory(facts, event.in_memory)
     else:
         account.record_start(facts)
         if facts.current.from_checkpoint:

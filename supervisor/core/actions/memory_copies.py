@@ -66,16 +66,17 @@ def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
     return steps < NEAR_STEPS and steps * (usual_step_s(facts.steps_s) or 0.0) < NEAR_S
 
 
-def started_from_memory(facts: ProgramFacts, step: int, name: str) -> None:
-    """Records that the attempt began from what another one had left in memory, which may never reach the disk.
+def restores_from_memory(facts: ProgramFacts, name: str) -> None:
+    """Records that the attempt begins from what another one had left in memory, which may never reach the disk.
 
-    So it changes neither the account nor the best step: both follow once it is committed (`memory_salvaged`). A death
-    that follows counts against this state, not against the older one on the disk that was selected beside it.
+    So it changes neither the account nor the best step: both follow once it is committed (`memory_salvaged`). Whatever
+    follows, while it is restored too, counts against this state and not against the older one on the disk that was
+    selected beside it: a death, and that it does not fit.
     """
-    directory = facts.policy.checkpoint_dir
-    if directory is None or parse_name(name) is None:
+    directory, parsed = facts.policy.checkpoint_dir, parse_name(name)
+    if directory is None or parsed is None:
         return
-    facts.current.checkpoint = CheckpointSelected(facts.attempt, f"{directory}/{name}", step)
+    facts.current.checkpoint = CheckpointSelected(facts.attempt, f"{directory}/{name}", parsed.step)
     facts.current.from_checkpoint, facts.salvaged = True, name
 
 

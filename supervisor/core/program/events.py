@@ -196,9 +196,10 @@ class WorkerMet:
 
 @dataclass(frozen=True, slots=True)
 class RestoreBegun:
-    """The worker restores the checkpoint that it was told."""
+    """The worker restores the checkpoint that it was told, or `in_memory`: the name of what a dead one left there."""
 
     attempt: int
+    in_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

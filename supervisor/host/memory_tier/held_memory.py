@@ -14,13 +14,15 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
 from copy import copy
-from pathlib import Path
+
+from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.mounted_over import mount_of
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _BLOCK_BYTES = 512  # of st_blocks
+_closing = BlockingCalls()
 
 
 class HeldMemory:
@@ -37,7 +39,7 @@ class HeldMemory:
         seen = os.open(place, os.O_PATH | os.O_CLOEXEC)
         try:
             device, mount = _place_of_memory()
-            if _mount_of(seen) != mount:
+            if mount_of(seen) != mount:
                 raise _refusal(place)
             status = os.fstat(seen)
             if not _is_memory_of(status, device, os.geteuid() if owner is None else owner):
@@ -49,7 +51,7 @@ class HeldMemory:
         try:
             self.size_bytes = require_own_pages(self.descriptor)
         except OSError:
-            self.close()
+            os.close(self.descriptor)
             raise
 
     def duplicate(self) -> "HeldMemory":
@@ -59,10 +61,18 @@ class HeldMemory:
         return other
 
     def close(self) -> None:
-        """Lets go of it. A second call does nothing."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        """Lets go of it. A second call does nothing.
+
+        Once its worker is gone, whoever closes it last waits until the kernel has freed all of it, some 0.2 s for a
+        gigabyte. So a thread closes it: the event loop has no time for that.
+        """
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor < 0:
+            return
+        try:
+            _closing.submit(None, os.close, descriptor)
+        except RuntimeError:  # the host has no thread to spare
+            os.close(descriptor)
 
 
 def require_own_pages(descriptor: int) -> int:
@@ -88,14 +98,6 @@ def _place_of_memory() -> tuple[int, str | None]:
     """Device number and mount of all files that memfd_create(2) makes: they lie on one mount of the kernel's own."""
     descriptor = os.memfd_create("stepkeeper-probe", os.MFD_CLOEXEC)
     try:
-        return os.fstat(descriptor).st_dev, _mount_of(descriptor)
+        return os.fstat(descriptor).st_dev, mount_of(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _mount_of(descriptor: int) -> str | None:
-    """The number of the mount that an open file is on, for which no file system is asked; None if it is not told."""
-    with suppress(OSError):
-        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-        return next((line for line in lines if line.startswith("mnt_id:")), None)
-    return None

@@ -8,6 +8,9 @@ A worker that writes without end must not delay other programs. So each turn of 
 of lines; of each type only so many messages are passed on as its `rate` allows (`message_filter.py`); and a pipe out of
 which more comes than any sane worker writes is left full for a while: a worker that floods it waits, and costs next to
 nothing.
+
+The folder belongs to the job's user. Nothing in it is looked at that could keep the event loop waiting
+(`host/mounted_over.py`): whoever mounts something over it is not adopted, and has no last words.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 
 from supervisor.host.folder_removal import remove_folder, remove_soon, try_to_remove_folder
+from supervisor.host.mounted_over import folder_of_user, open_in_folder_of_user
 from supervisor.host.pipes.message_filter import ErrorReports, MessageFilter, RefusedMessages
 from supervisor.protocol import layout
 from supervisor.protocol.wire.codec import ProtocolError
@@ -104,8 +108,7 @@ class ControlPipes:
         Not before it `has_received`: the worker would not find them where it looks.
         Messages that it sent as a standby are dropped.
         """
-        if folder.is_dir() and not folder.is_symlink():
-            remove_folder(folder)
+        remove_folder(folder)
         self._folder.rename(folder)
         self._folder, self._filter.attempt = folder, attempt
 
@@ -208,8 +211,8 @@ def create_empty_folder(folder: Path, mode: int) -> None:
                 parent.chmod(0o711)  # despite the umask: the job's user has to reach its pipes
         folder.mkdir(mode=mode)
     except FileExistsError:
-        if not folder.is_dir() or folder.is_symlink():
-            raise
+        with folder_of_user(folder):  # nothing else is removed
+            pass
         remove_folder(folder)
         folder.mkdir(mode=mode)
 
@@ -245,7 +248,7 @@ def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
 def _read_file(path: Path) -> bytes:
     """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file, or has other names."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_in_folder_of_user(path.parent, path.name, os.O_RDONLY)
     except OSError:
         return b""
     try:
@@ -257,7 +260,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _open(fifo: Path) -> int:
-    descriptor = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_in_folder_of_user(fifo.parent, fifo.name, os.O_RDWR)
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):  # its folder belongs to the job's user
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a named pipe", str(fifo))

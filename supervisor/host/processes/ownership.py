@@ -19,14 +19,17 @@ not look at, the daemon notes in the folder which folder it is (`FOLDER_FILE`).
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from supervisor.host.blocking_calls import run_within
+from supervisor.host.mounted_over import folder_of_user, open_in
 from supervisor.host.processes import marks
 from supervisor.host.processes.marks import FolderIdentity
 from supervisor.protocol import layout
 
+ANSWER_S = 2.0  # of what a process has open; in memory it is there at once
 FOLDER_FILE = "folder"  # in the state folder: its own device and inode
 _PIPES = (layout.TO_WORKER, layout.FROM_WORKER, layout.STDIN)
 _DELETED = " (deleted)"  # what readlink(2) of a descriptor appends to the path of a file without a name
@@ -54,15 +57,15 @@ def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Ownership:
         named = marks.folder_of(mark)
         if named is not None and named != marks.identity_of_folder(state_dir):
             return Ownership(False, marks.state_dir_of(mark))
-    held = _held_pipes(pid)
-    if held is not None and held & _inodes(attempt_folder / name for name in _PIPES):
+    holds_ours = _holds_pipe_of(pid, attempt_folder)
+    if holds_ours:
         return Ownership(True)
     if mark is not None:
         return Ownership(False, marks.state_dir_of(mark))
     noted = _noted_folder(state_dir)
     if noted is None:
         # of an earlier version, which noted nothing: what can't be looked at is believed
-        return Ownership(held is None)
+        return Ownership(holds_ours is None)
     return Ownership(noted == marks.identity_of_folder(state_dir))
 
 
@@ -109,6 +112,34 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
+def _holds_pipe_of(pid: int, attempt_folder: Path) -> bool | None:
+    """Whether a process has a pipe of this folder open; None if this user may not look, or a file system of the
+    process's user does not answer: it may have a file of such a name open there."""
+    ours = _inodes_in(attempt_folder)
+    try:
+        held = run_within(ANSWER_S, ("pipes", pid), partial(_held_pipes, pid))
+    except TimeoutError:
+        return None
+    return None if held is None else bool(held & ours)
+
+
+def _inodes_in(folder: Path) -> set[tuple[int, int]]:
+    inodes: set[tuple[int, int]] = set()
+    with contextlib.suppress(OSError), folder_of_user(folder) as descriptor:
+        for name in _PIPES:
+            with contextlib.suppress(OSError):
+                pipe = open_in(descriptor, name, os.O_PATH)
+                try:
+                    inodes |= _inode_of_pipe(os.fstat(pipe))
+                finally:
+                    os.close(pipe)
+    return inodes
+
+
+def _inode_of_pipe(status: os.stat_result) -> set[tuple[int, int]]:
+    return {(status.st_dev, status.st_ino)} if stat.S_ISFIFO(status.st_mode) else set()
+
+
 def _held_pipes(pid: int) -> set[tuple[int, int]] | None:
     """Device and inode of the named pipes that a process has open under our names; None if this user may not look.
 
@@ -123,15 +154,5 @@ def _held_pipes(pid: int) -> set[tuple[int, int]] | None:
     for link in links:
         with contextlib.suppress(OSError):  # closed meanwhile
             if link.readlink().name.removesuffix(_DELETED) in _PIPES:
-                held |= _inodes([link])
+                held |= _inode_of_pipe(link.stat())
     return held
-
-
-def _inodes(paths: Iterable[Path]) -> set[tuple[int, int]]:
-    inodes: set[tuple[int, int]] = set()
-    for path in paths:
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            if stat.S_ISFIFO(status.st_mode):
-                inodes.add((status.st_dev, status.st_ino))
-    return inodes

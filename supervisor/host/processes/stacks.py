@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from supervisor.host.children import ask_tool
+from supervisor.host.mounted_over import open_in_folder_of_user
 from supervisor.protocol import durable, layout
 
 MAX_BYTES = 1024 * 1024  # of each part; a thousand threads' stacks are half of it
@@ -150,7 +151,7 @@ def _empty(path: Path) -> None:
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_in_folder_of_user(path.parent, path.name, flags)
     except OSError:
         yield None
         return

@@ -176,12 +176,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """The restore of `checkpoint` (its name) begins now: if the worker dies of it, the checkpoint may be to blame."""
+    """The restore of `checkpoint` (its name) begins now: if the worker dies of it, the checkpoint may be to blame.
+
+    `from_memory`: it is in memory, and may not be on the disk.
+    """
 
     rate: ClassVar[Rate] = Rate(1, 20)
 
     attempt: Attempt
     checkpoint: Annotated[str, FileNamed()]  # of another program, perhaps
+    from_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

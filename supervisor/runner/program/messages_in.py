@@ -17,7 +17,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
         case messages.Hello(attempt):
             return events.WorkerMet(attempt, message.reports_restore)
         case messages.Restoring(attempt):
-            return events.RestoreBegun(attempt)
+            return events.RestoreBegun(attempt, message.checkpoint if message.from_memory else None)
         case messages.Restored(attempt, step):
             return events.TrainingRestored(attempt, step, message.checkpoint if message.from_memory else None)
         case messages.Progress(attempt, step):

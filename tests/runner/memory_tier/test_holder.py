@@ -64,6 +64,11 @@ def committed(attempt: int) -> Committed:
     return Committed(attempt, 12, f"step-0000000012.a{attempt}", 1, 0.1, stall_s=0.0)
 
 
+async def until_let_go(daemon: Daemon) -> None:
+    """A thread closes it."""
+    await wait_until_async(lambda: not daemon.is_held, "it is let go")
+
+
 async def until_written(daemon: Daemon) -> None:
     await wait_until_async(lambda: not daemon.holder.is_writing)
 
@@ -142,7 +147,7 @@ async def test_once_training_goes_on_from_an_older_state_it_is_let_go(daemon: Da
     daemon.job.folder.mkdir()
     await daemon.holder.settle()
 
-    assert not daemon.is_held
+    await until_let_go(daemon)
     assert daemon.job.committed == []
 
 
@@ -164,7 +169,7 @@ async def test_what_is_not_needed_is_let_go(daemon: Daemon, let_go: Callable[[Me
     daemon.holder.salvage(SalvageMemory(3))
     await asyncio.wait_for(daemon.holder.settle(), 10.0)
 
-    assert not daemon.is_held
+    await until_let_go(daemon)
     assert daemon.job.committed == []
 
 
@@ -204,7 +209,7 @@ async def test_a_worker_that_waits_is_offered_the_memory_while_that_is_written(d
     await until_written(daemon)
     assert daemon.is_held, "the worker may not have it yet"
     daemon.holder.on_message(Restored(4, 10, "step-0000000010.a3", 0.1, from_memory=True))
-    assert not daemon.is_held
+    await until_let_go(daemon)
 
 
 @pytest.mark.parametrize("worker", [None, Hello(4, 1, 1, "1"), Hello(3, 1, 1, "1", restores_memory=True)])
@@ -257,7 +262,7 @@ async def test_what_could_not_be_written_is_offered_again_until_the_worker_has_a
     daemon.holder.on_message(Restored(5, 10, "step-0000000010.a3", 0.1, from_memory=True))
     daemon.holder.on_message(replace(newer, attempt=5))
 
-    assert not daemon.is_held
+    await until_let_go(daemon)
     daemon.job.folder.mkdir()
     await daemon.holder.settle()
     assert daemon.job.committed == []
@@ -276,4 +281,4 @@ async def test_what_was_offered_and_is_written_is_not_written_again(daemon: Daem
     await daemon.holder.settle()  # for the next attempt, as this one died
 
     assert len([event for event in daemon.events if isinstance(event, MemorySalvaged)]) == 1
-    assert not daemon.is_held
+    await until_let_go(daemon)
