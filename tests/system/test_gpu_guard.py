@@ -115,12 +115,13 @@ class Bench:
 
     def fail(self, case: Case, pid: int | None) -> None:
         """The fault happens."""
-        if case.state:
-            self.host.are("", case.state)
         if case.xid is not None:
             said_at = self._said_at.get((case.xid, case.more), -REPEATED_S)
             wait_until(lambda: time.monotonic() > said_at + REPEATED_S, "the line is no repetition")
             self._said_at[case.xid, case.more] = time.monotonic()
+        if case.state:
+            self.host.are("", case.state)
+        if case.xid is not None:
             self.host.xid(case.xid, ILL, pid if case.names_pid else None, case.more)
 
     def trains(self, but: int | None = None) -> dict[str, Any]:
