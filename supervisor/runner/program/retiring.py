@@ -24,7 +24,11 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leav
     await runner.takeover.until(TakeoverStage.STARTABLE)
     runner.post(events.ProgramClosed(reason, host_leaves))
     is_left = not await _is_gone_in_time(runner, UNKILLABLE_S if leaves_unkillable else None)
+    if runner.memory is not None:
+        runner.memory.try_again()
     await until_memory_is_written(runner)  # of a worker that ended before it had saved
+    if runner.memory is not None and not is_left:
+        runner.memory.detach()
     if (mirror := runner.mirror) is not None:
         if mirror.is_awaited and not mirror.is_finished:
             await _wait_for_mirror(runner, mirror)
