@@ -188,6 +188,8 @@ class Updating:
             for runner in runners:
                 if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
                     return runner.name
+            # a mirror works on without a worker: it would get in the way of the program once that is added again
+            await asyncio.gather(*(retire(runner, "removed") for runner in runners))
             for runner in runners:
                 del self._runners[runner.name]
                 self._services.ledger.wanted.forget_program(runner.name)
