@@ -202,7 +202,7 @@ class DaemonLifecycle:
         log.info("daemon.leaving", programs=len(programs.runners), reload=is_reload)
         if is_reload:  # workers run on, and the next daemon adopts them
             await proofs.close()
-            programs.hand_over()
+            await programs.hand_over()
             return
         self._systemd.send_stopping("flushing and stopping all programs")
         stop = asyncio.gather(programs.stop_all(), proofs.close())

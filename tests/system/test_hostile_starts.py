@@ -105,6 +105,21 @@ def test_a_path_that_leads_to_a_disk_that_does_not_answer_stalls_nothing(home: P
         assert time.monotonic() - began < RESPONSE_S
 
 
+def test_a_dead_disk_of_the_daemons_own_user_stalls_no_other_program(home: Path) -> None:
+    """As a server of home directories that is away; nobody means harm."""
+    with SilentMount(home.parent / "mount") as mount:
+        text = f"[program:p]\ndirectory={mount.file}\ncommand=/bin/sleep 600\nautostart=false\n"
+        with Daemon(home.parent, f"{text}[program:other]\ncommand=/bin/sleep 600\nautostart=false\n") as daemon:
+            mount.answers_attributes = False
+            thread = starting(daemon)
+            longest_s = longest_answer_s(daemon, lambda: "does not answer" in str(daemon.status("p")["reason"]))
+            daemon.call("start", name="other")
+            thread.join()
+            mount.abort()
+
+        assert longest_s < RESPONSE_S
+
+
 @pytest.mark.slow
 def test_the_next_daemon_comes_up_beside_a_process_that_does_not_answer(home: Path) -> None:
     (home / "run.py").write_bytes((CHILDREN / "memory_locked.py").read_bytes())

@@ -213,6 +213,18 @@ def test_a_writer_that_is_killed_alone_or_with_its_daemon_leaves_whole_checkpoin
     assert job.repeated[1].steps <= pid_steps(job, second)[-1] - saved
 
 
+def test_a_reload_lets_the_state_of_a_dead_worker_be_written_first(tmp_path: Path) -> None:
+    job = MemoryJob(tmp_path, 80, **LARGE)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: writer_of(job), "it writes", interval_s=0.005)
+        daemon.call("reload")
+        job.until_trains(but=pid)
+
+    assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True], figures(job.repeated)
+
+
 def pid_steps(job: MemoryJob, pid: int) -> list[int]:
     return [step.number for step in job.steps if step.pid == pid]
 

@@ -219,6 +219,9 @@ class MemoryTier(Generic[Boundary]):
     def _allocate(self) -> None:
         """Makes a file that is large enough, if there is memory for it."""
         half = half_bytes(int(self._needed_bytes * (1 + SPARE)) + SPARE_BYTES)
+        if self._next_file is not None:  # it was too small as well, and holds no copy
+            self._next_file.close()
+            self._next_file = None
         try:
             left = self._memory_left()
             if 2 * half * MEMORY_SHARE > left:

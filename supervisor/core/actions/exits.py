@@ -44,7 +44,7 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     """Does what follows from an end, and records it with why and with what follows."""
-    memory = settle_memory(facts, cause)
+    memory = settle_memory(facts, event, cause)
     record, *others = _follow_exit(facts, event, cause, text, now)
     effects = [record, *memory, *others]  # a next attempt selects its checkpoint after that
     is_expected = cause is Cause.EXITED and event.code in facts.policy.exitcodes

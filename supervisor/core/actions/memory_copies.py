@@ -19,9 +19,13 @@ from supervisor.core.program.effects import ReleaseMemory, SalvageMemory
 from supervisor.core.program.events import CheckpointSelected, CopiesHeld, MemorySalvaged, WorkerExited
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import parse_name
+from supervisor.protocol.wire.exits import WorkerExit
 
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
+
+_STATE_IS_WRONG = frozenset({WorkerExit.DIVERGED, WorkerExit.NOT_REPEATABLE})
+"""What the worker itself says of its state, also if it was being stopped: that is the cause then."""
 
 _SAVED_FIRST = frozenset({Cause.STOPPED, Cause.PREEMPTION})
 """If it did, nothing newer is in memory; if it was killed instead, there is."""
@@ -41,7 +45,7 @@ def copies_are_blamed(facts: ProgramFacts, event: WorkerExited, cause: Cause) ->
     return ran_out and facts.current.in_memory and not facts.no_copies
 
 
-def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
+def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Effects:
     """What is to be done with the memory of an attempt that has ended; nothing if there is none.
 
     Call it before anything follows from the end.
@@ -49,7 +53,8 @@ def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
     if not facts.current.in_memory:
         return []
     is_saved = cause in _SAVED_FIRST and (facts.current.saved_step or 0) >= (facts.current.step or 0)
-    if is_saved or cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
+    is_needed = cause not in _NOT_NEEDED and event.code not in _STATE_IS_WRONG and facts.begin_at is None
+    if is_saved or not is_needed or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
     return [SalvageMemory(facts.attempt, facts.mount, own_checkpoint(facts))]
 

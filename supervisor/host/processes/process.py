@@ -24,7 +24,7 @@ from supervisor.host.processes import limits, priority, process_status, tree
 from supervisor.host.processes.credentials import Credentials
 from supervisor.host.processes.limits import Limits
 from supervisor.host.processes.process_status import Exit, read_start_time
-from supervisor.host.processes.spawning import explain, find_command, look_as_root
+from supervisor.host.processes.spawning import explain, find_command, look_within_limit
 from supervisor.host.resources.cgroup import Cgroup
 
 REAPED_WITHIN_S = 2.0  # init reaps an adopted process at once; the first process of some containers never does
@@ -64,7 +64,7 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     `on_exit` is called exactly once, from the running loop, after the process ended. Raises SpawnError; then nothing
     was started and `on_exit` is never called.
     """
-    command = look_as_root(
+    command = look_within_limit(
         None if request.credentials is None else request.credentials.uid,
         request.program,
         request.directory or request.argv[0],

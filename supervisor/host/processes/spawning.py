@@ -52,16 +52,16 @@ class SpawnError(Exception):
         self.errno = errno
 
 
-def look_as_root(user: int | None, program: str, path: Path | str, look: Callable[[], Result]) -> Result:
+def look_within_limit(user: int | None, program: str, path: Path | str, look: Callable[[], Result]) -> Result:
     """What a look at a path of a program gives, in the thread of the event loop. `user`: the program's, None: our own.
 
-    As root, with a program of another user, who may have made the path lead to a file system that does not answer, it
-    takes LOOK_LIMIT_S at most. Raises what `look` does, and SpawnError if there is no answer.
+    The path may lead to a file system that does not answer, as a server that is away, so it takes LOOK_LIMIT_S at most.
+    Raises what `look` does, and SpawnError if there is no answer. While a look hangs, no other is begun for the same
+    program, or, as root, for the same other user, who may have made many such paths.
     """
-    if user is None or os.geteuid() != 0:
-        return look()
+    whose = program if user is None or os.geteuid() != 0 else user
     try:
-        return run_within(LOOK_LIMIT_S, ("paths", user), look)
+        return run_within(LOOK_LIMIT_S, ("paths", whose), look)
     except TimeoutError as error:
         text = f"cannot start {program}: the file system of {path} does not answer; it is tried again"
         raise SpawnError(text, permanent=False, path=Path(path), errno=errno.ETIMEDOUT) from error

@@ -16,7 +16,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process, spawn
 from supervisor.host.processes.process_status import Exit, read_start_time
-from supervisor.host.processes.spawning import SpawnError, look_as_root
+from supervisor.host.processes.spawning import SpawnError, look_within_limit
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
@@ -145,7 +145,7 @@ def _folder_id(config: ProgramConfig) -> tuple[int, int] | None:
     """Which folder a program would be started in: a link may lead elsewhere by now. None: it can't be told."""
     try:
         owner, directory = owner_ids(config), config.directory or Path.cwd()
-        status = look_as_root(None if owner is None else owner[0], config.name, directory, directory.stat)
+        status = look_within_limit(None if owner is None else owner[0], config.name, directory, directory.stat)
     except (OSError, SpawnError):
         return None
     return status.st_dev, status.st_ino

@@ -17,7 +17,7 @@ from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import Credentials, cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
-from supervisor.host.processes.spawning import SpawnError, find_command, look_as_root, require_script
+from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation, mount_points
 from supervisor.protocol.wire import launch, messages
@@ -91,7 +91,7 @@ def spawn_request(
     who = cached_credentials(config.user) if config.user else None
     if command is None and (script := script_path(config)) is not None:
         user = None if who is None else who.uid
-        look_as_root(user, config.name, script, partial(require_script, script, config.name))
+        look_within_limit(user, config.name, script, partial(require_script, script, config.name))
     return SpawnRequest(
         program=config.name,
         argv=command or config.command,

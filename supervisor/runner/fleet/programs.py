@@ -1,6 +1,7 @@
 """All programs of the daemon: taken up together when it starts, and left together when it ends."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import psutil
@@ -22,8 +23,11 @@ from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.fleet.updating import Updating
+from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
+
+WRITTEN_WITHIN_S = 30.0  # a disk that takes longer for what was in memory may be dead
 
 log = structlog.get_logger()
 
@@ -155,8 +159,14 @@ class Programs:
         self.closing = True
         self._services.listeners.publish([event_types.daemon_stopping()])
 
-    def hand_over(self) -> None:
-        """Leaves all that runs, as it is, to the daemon that this one is about to become."""
+    async def hand_over(self) -> None:
+        """Leaves all that runs, as it is, to the daemon that this one is about to become.
+
+        What dead workers left in memory goes with this daemon, so it is written first, if the disks answer.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WRITTEN_WITHIN_S):
+                await asyncio.gather(*map(until_memory_is_written, list(self.runners.values())))
         self._close()
         for runner in self.runners.values():
             runner.hand_over()

@@ -188,6 +188,8 @@ class Updating:
             for runner in runners:
                 if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
                     return runner.name
+            # a mirror works on without a worker: it would get in the way of the program once that is added again
+            await asyncio.gather(*(retire(runner, "removed") for runner in runners))
             for runner in runners:
                 del self._runners[runner.name]
                 self._services.ledger.wanted.forget_program(runner.name)
@@ -200,11 +202,14 @@ class Updating:
     ) -> list[UpdateAction]:
         """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
         old = self._runners.get(name)
-        stopped = UpdateAction(name, "stopped")
+        stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
             stopped = await _retire_for_update(old)
             last_attempt = max(last_attempt, old.attempt)
+            if old.mirror is not None and config is not None:
+                uploads = old.mirror.waits
+                old.mirror.close()  # the next one goes on with it, and would lose the run to a late answer
             del self._runners[name]
         self._services.ledger.wanted.record_added(name)
         if config is None:
@@ -212,6 +217,8 @@ class Updating:
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
+        if uploads and runner.mirror is not None:
+            runner.mirror.resume()
         try:
             self._on_added(runner)
             await self._takeover.bring_up(runner, Leftovers(), last_attempt, turn)

@@ -142,6 +142,11 @@ class MemoryHolder:
             self._is_settled.clear()
             await self._settle(self._waiting)
 
+    def try_again(self) -> None:
+        """Begins to write once more what could not be written before; `is_writing` says when that is over."""
+        if self._waiting is not None and not self._waiting.is_written and self._is_settled.is_set():
+            self._begin_to_write(self._waiting)
+
     async def until_restorable(self, attempt: int) -> bool:
         """Waits until what is left is written (False), or the worker of `attempt` is there and can restore it (True).
 
@@ -149,8 +154,7 @@ class MemoryHolder:
         """
         waiting, self._asked = self._waiting, attempt
         self._news.set()  # whoever asked for an earlier attempt waits no longer
-        if waiting is not None and not waiting.is_written and self._is_settled.is_set():
-            self._begin_to_write(waiting)
+        self.try_again()
         while self._asked == attempt and waiting is not None and self._waiting is waiting and not waiting.is_written:
             if self._met is not None and self._met.attempt == attempt:
                 return self._met.restores_memory

@@ -24,8 +24,11 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leav
     await runner.takeover.until(TakeoverStage.STARTABLE)
     runner.post(events.ProgramClosed(reason, host_leaves))
     is_left = not await _is_gone_in_time(runner, UNKILLABLE_S if leaves_unkillable else None)
-    if (memory := runner.memory) is not None:  # of a worker that ended before it had saved
-        await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
+    if runner.memory is not None:
+        runner.memory.try_again()
+    await until_memory_is_written(runner)  # of a worker that ended before it had saved
+    if runner.memory is not None and not is_left:
+        runner.memory.detach()
     if (mirror := runner.mirror) is not None:
         if mirror.is_awaited and not mirror.is_finished:
             await _wait_for_mirror(runner, mirror)
@@ -37,6 +40,12 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leav
         remedy = "see what holds it, such as a file server that is gone: cat /proc/PID/stack"
         log.error("worker.unkillable", program=runner.name, pids=pids, effect="it is left behind", remedy=remedy)
         runner.hand_over()
+
+
+async def until_memory_is_written(runner: Runner) -> None:
+    """Returns when nothing that a dead worker left in memory is being written any more, or somebody is in a hurry."""
+    if (memory := runner.memory) is not None:
+        await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
 
 
 async def _is_gone_in_time(runner: Runner, unkillable_s: float | None) -> bool:

@@ -122,6 +122,20 @@ def test_after_a_divergence_memory_is_let_go_as_the_next_attempt_begins_from_bef
     assert ReleaseMemory(1) in effects
 
 
+@pytest.mark.parametrize("code", [WorkerExit.DIVERGED, WorkerExit.NOT_REPEATABLE])
+def test_a_state_that_is_known_to_be_wrong_is_let_go_whatever_else_ended_the_attempt(code: WorkerExit) -> None:
+    """As it saves before a stop, a worker finds that its state is not finite: copies in memory are not looked at."""
+    job = holding()
+    job.handle(CheckpointCommitted(1, 30), 11.5)
+    job.handle(StopRequested(), 12.0)
+    job.handle(FailureReported(1, "kernel is not finite", 51, go_back=True), 12.5)
+
+    effects = die(job, 13.0, code=int(code))
+
+    assert effects[0].cause is Cause.STOPPED  # type: ignore[attr-defined]
+    assert ReleaseMemory(1) in effects
+
+
 def test_where_an_operator_has_chosen_the_step_memory_is_let_go() -> None:
     job = holding()
     job.handle(StopRequested(), 12.0)

@@ -8,12 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from supervisor.config import load_config
+from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
+from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
-from tests.waiting import wait_until_async
+from tests.waiting import stays_async, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
@@ -60,6 +62,72 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
     assert "has no key 'workdir'" in logged[0]["text"]
+
+
+@pytest.mark.integration
+async def test_a_job_that_is_removed_takes_no_run_in_its_mirror_any_more(tmp_path: Path, services: Services):
+    """Its store was away; added again, the same job has another mirror, and each would take the run from the other."""
+    path, store = tmp_path / "test.conf", tmp_path / "store"
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/true\nautostart=false\n"
+        f"checkpoint_dir={tmp_path}/digits\nmirror=file://{store}\n"
+    )
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    mirror = programs.runners["digits"].mirror
+    assert mirror is not None
+    mirror.on_selected(SendGo(1, None))
+    mirror.on_message(Progress(1, 1), 0.0)
+    await wait_until_async(lambda: mirror.failures == 1, "the store is away")
+
+    assert await programs.updating.remove(["digits"]) is None
+
+    await wait_until_async(lambda: mirror.failures == 2, "it was tried a last time", 20.0)
+    store.mkdir()
+    mirror.retry_now()  # as after half a minute
+    await stays_async(lambda: not (store / "digits" / "epoch").exists(), "the run is not taken", 1.0)
+
+
+@pytest.mark.integration
+@pytest.mark.slow  # a start waits for a store that does not answer
+@pytest.mark.parametrize("is_uploading", [False, True])
+async def test_a_changed_jobs_earlier_mirror_asks_for_the_run_no_more(
+    tmp_path: Path, services: Services, is_uploading: bool
+):
+    """Its store answers late: by then the changed job trains, and would lose the run to its own predecessor."""
+    asked = asyncio.Event()
+    silent = await asyncio.start_server(lambda reader, writer: asked.set(), "127.0.0.1", 0)
+    store = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    path = tmp_path / "test.conf"
+    section = (
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/true\nautostart=false\n"
+        f'checkpoint_dir={tmp_path}/digits\nmirror=s3://bucket/runs\nenvironment=AWS_ENDPOINT_URL="{store}",'
+        f'AWS_ACCESS_KEY_ID="a",AWS_SECRET_ACCESS_KEY="b",AWS_REGION="r"\n'
+    )
+    path.write_text(section)
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    before = programs.runners["digits"].mirror
+    assert before is not None
+    before.on_selected(SendGo(1, None))
+    before.on_message(Progress(1, 1), 0.0)
+    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    assert before.status.request is not None
+    if is_uploading:
+        (tmp_path / "digits" / "step-0000000005.a1").mkdir(parents=True)
+        before.on_message(Committed(1, 5, "step-0000000005.a1", 1, 0.1, stall_s=0.0), 0.0)
+
+    path.write_text(f"{section}checkpoint_keep=7\n")
+    await programs.updating.reread()
+    await programs.updating.update()
+
+    assert programs.runners["digits"].mirror is not before
+    await wait_until_async(lambda: before.status.request is None, "it asks no more", 5.0)
+    after = programs.runners["digits"].mirror
+    assert after is not None
+    assert after.waits is is_uploading, "it goes on with what was not in the store"
+    await programs.stop_all()
+    silent.close()
 
 
 @pytest.mark.integration

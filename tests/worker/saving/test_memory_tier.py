@@ -107,6 +107,33 @@ def test_a_state_that_has_grown_gets_larger_memory_and_the_old_one_stays_until_t
     run.tier.close()
 
 
+def test_memory_that_was_too_small_before_it_held_a_state_is_given_back() -> None:
+    """How much a state of several parts takes is known once the last of them has found no room."""
+    gc.collect()
+    before = inodes_of_memory()
+    run = Run(10_000)
+    copy = run.copy
+
+    def copy_two_parts(step: int, room: CopyRoom) -> Callable[[], Description]:
+        complete = copy(step, room)
+        room.take(9_000_000)
+        return complete
+
+    run.tier = MemoryTier(run.attempt, copy_two_parts)
+
+    run.until(lambda: run.tier.newest)
+
+    gc.collect()
+    assert len(inodes_of_memory() - before) == 1
+    run.tier.close()
+
+
+def inodes_of_memory() -> set[int]:
+    """Of the files in memory that this process has open."""
+    opened = ((path, path.readlink()) for path in [*Path("/proc/self/fd").iterdir()] if path.is_symlink())
+    return {os.stat(path).st_ino for path, target in opened if target.name.startswith("memfd:stepkeeper-state")}
+
+
 @pytest.mark.parametrize("fail", [CannotCopy("only TensorFlow can write it"), MemoryError("no room")])
 def test_a_state_that_cannot_be_copied_is_said_and_training_goes_on(fail: Exception) -> None:
     run = Run(10, fail)
