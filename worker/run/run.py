@@ -42,7 +42,7 @@ _REMEDY = (
 
 
 _NOT_DETERMINISTIC = Finding(
-    "anything, as deterministic = true has no effect before worker.strategy()",
+    "the bits, as deterministic = true has no effect before worker.strategy()",
     "call worker.strategy() before the dataset and the model are made, and train with the strategy it returns",
 )
 
