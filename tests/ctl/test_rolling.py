@@ -66,3 +66,17 @@ def test_as_json_it_tells_what_was_left(daemon, ctl):
 @pytest.mark.integration
 def test_a_name_is_needed(ctl):
     assert ctl("restart", "--rolling").status == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("typed", ["--roling", "--dicard", "--rolling=yes"])
+@pytest.mark.parametrize("name", ["all", "a"])
+def test_a_mistyped_option_restarts_nothing(daemon, ctl, typed, name):
+    daemon.answers |= {"stop": lambda asked: asked, "start": lambda asked: asked}
+    daemon.answers["status"] = {"programs": [program("a"), program("b")]}
+
+    result = ctl("restart", typed, name)
+
+    assert f"Error: bad argument {typed}" in result.out
+    assert result.status == 1
+    assert asked(daemon) == []

@@ -34,7 +34,7 @@ def test_status_says_what_keeps_training_from_being_exact(tmp_path: Path):
 
     assert "conditions changed since the checkpoint: cores is 1, was 2" in found["description"]
     assert attempt["changed"] == ["cores is 1, was 2"]
-    assert "not saved in checkpoints: teacher/kernel" in found["description"]
+    assert "a restart would not bring back: teacher/kernel" in found["description"]
 
 
 ORDERED = """

@@ -10,7 +10,7 @@ from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Done, Progress
 from worker.base.replayable_loop import ReplayableLoop
-from worker.base.run_settings import RunSettings
+from worker.base.run_settings import PARTS_REMEDY, RunSettings
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
@@ -24,6 +24,9 @@ from worker.state.run_state import HasState, RunState
 
 class RunBase(ReplayableLoop):
     """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
+
+    _parts_remedy = PARTS_REMEDY
+    """What to write where a script trains in parts."""
 
     def __init__(self, settings: RunSettings) -> None:
         attempt = current_attempt()
@@ -56,6 +59,7 @@ class RunBase(ReplayableLoop):
             self._open_replays()
         self._stop.install()
         self._begun_at = self.step
+        self._explain_following_run()
         self._begin_run_head()
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -105,13 +109,26 @@ class RunBase(ReplayableLoop):
 
     def _explain_no_step(self) -> None:
         """Says why a run of the script that follows another one has trained nothing."""
-        if self._attempt.has_ended_run and 0 < self._begun_at == self.step:
+        if self._follows_run and self._begun_at == self.step:
             self._attempt.reporter.show_message(
                 f"this run made no step: it went on from step {self.step}, where the script's run before it had ended; "
-                f"to train in two parts, make one run of both and choose the part by the epoch's number, as in for "
-                f"epoch in run.epochs(5): if epoch < 2; without a daemon, directory= can also give each a folder"
+                f"{self._parts_remedy}"
             )
-        self._attempt.has_ended_run = True
+        self._attempt.ended_in |= {self._directory}
+
+    @property
+    def _follows_run(self) -> bool:
+        """Whether it goes on from the state with which another run of the script has ended."""
+        return self._begun_at > 0 and self._directory in self._attempt.ended_in
+
+    def _explain_following_run(self) -> None:
+        """Says that a run of the script begins with the state of the one before it, as its directory is the same."""
+        if self._follows_run:
+            self._attempt.reporter.show_message(
+                f"this run goes on from step {self.step}, where the script's run before it had ended, with the weights "
+                f"and all else of that step, as both have the checkpoint directory {self._directory}; if it is to "
+                f"begin anew, {self._parts_remedy}"
+            )
 
     def _export(self) -> None:
         """Exports the trained model, if this kind of run can."""

@@ -36,8 +36,8 @@ class Attempt:
     number: int = 1
     has_begun_run: bool = False
     """Whether a run began from the daemon's checkpoint; a later run of the script selects its own."""
-    has_ended_run: bool = False
-    """Whether a run of the script has come to its end."""
+    ended_in: frozenset[Path | None] = frozenset()
+    """The checkpoint directories in which a run of the script has come to its end."""
     no_copies: bool = False
     """Whether memory ran out when an earlier attempt copied its state there: this one is not to."""
     failure_sent: bool = False

@@ -42,7 +42,7 @@ _REMEDY = (
 
 
 _NOT_DETERMINISTIC = Finding(
-    "anything, as deterministic = true has no effect before worker.strategy()",
+    "the bits, as deterministic = true has no effect before worker.strategy()",
     "call worker.strategy() before the dataset and the model are made, and train with the strategy it returns",
 )
 
@@ -106,7 +106,7 @@ class Run(TrackedRun):
         is_first_run = not self._attempt.has_begun_run
         try:
             check_tracked(self._tracked, self.strategy)
-            restored = self._checkpoints.restore_or_begin(self.total_steps, self._set_at_step)
+            restored = self._checkpoints.restore_or_begin(self.total_steps, self._set_at_step, self._parts_remedy)
             if self._directory is not None:
                 self._run_data.read_left_out(self._directory)
         except BaseException:

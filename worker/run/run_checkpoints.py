@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Restored
-from worker.base.run_settings import RunSettings
+from worker.base.run_settings import PARTS_REMEDY, RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts
 from worker.checkpoint.restore import RestoredCheckpoint, build_variables, require_finite, restore_checkpoint
@@ -67,14 +67,18 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._is_from_memory = False
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
         self._script = ScriptConditions({})
+        self._parts_remedy = PARTS_REMEDY
         self._tensor_writer: TensorFlowWriter | None = None
 
-    def restore_or_begin(self, total_steps: int | None, set_at_step: str = SET_AT_STEP) -> TrainingState | None:
+    def restore_or_begin(
+        self, total_steps: int | None, set_at_step: str = SET_AT_STEP, parts_remedy: str = PARTS_REMEDY
+    ) -> TrainingState | None:
         """Restores the selected checkpoint and reports it; None if training begins at step 0.
 
-        `set_at_step`: how the script does something once, after a restore.
+        `set_at_step`: how the script does something once, after a restore; `parts_remedy`: how it trains in parts.
         Exits with a code of `WorkerExit` if the directory can't be used or the checkpoint doesn't fit.
         """
+        self._parts_remedy = parts_remedy
         build_variables(self._state.tracked, self._state.strategy)
         self._script = ScriptConditions(self._read_script(), set_at_step)
         checkpoint = None
@@ -84,6 +88,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             self._begin_without_directory()
         state = checkpoint.state if checkpoint is not None else None
         step = state.step if state is not None else 0
+        if step and self._directory in self._attempt.ended_in:
+            self._changed += (f"the script's run before this one had ended at step {step}",)
         self._cadence.restart_interval(step, time.monotonic())
         restored = Restored(
             self._attempt.number,
@@ -224,12 +230,22 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             with self._readable(path) as folder:
                 checkpoint = self._restore_from_folder(folder)
         except NotRestorable as error:
-            self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path.name}: {error}")
+            self._exit_unfit(f"cannot restore {path.name}: {error}")
         except Unfit as error:
-            self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
+            self._exit_unfit(str(error))
         if path.parent == self._directory:  # a checkpoint of another job has to be saved here too
             self._last = LastCheckpoint(checkpoint.state.step, path.name, checkpoint.size_bytes)
         return checkpoint
+
+    def _exit_unfit(self, text: str) -> NoReturn:
+        """Exits as the checkpoint does not fit. If the script's own run before this one wrote it, no retry helps."""
+        if self._directory not in self._attempt.ended_in:
+            self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, text)
+        self._attempt.exit_with_error(
+            WorkerExit.BAD_LAUNCH,
+            f"cannot begin the script's next run in the checkpoint directory of the one before it, where it would go "
+            f"on from that one's end: {self._parts_remedy}. {text}",
+        )
 
     def _readable(self, path: Path) -> AbstractContextManager[Path]:
         """A folder from which this process reads the checkpoint in `path`."""

@@ -10,6 +10,8 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -55,6 +57,10 @@ class SavedValue:
             return {"kind": "integer", "hex": hex(value)}
         if type(value) in PLAIN:
             return value
+        if type(value) in (complex, Decimal):
+            return {"kind": type(value).__name__, "number": str(value)}
+        if type(value) is Fraction:
+            return {"kind": "Fraction", "of": [self._save_value(part, path) for part in value.as_integer_ratio()]}
         if id(value) in self._inside:
             raise NotSaveable(f"{path} (contains itself)")
         self._inside.append(id(value))
@@ -183,6 +189,10 @@ class ValueRestorer:
         if not isinstance(saved, dict):
             return saved
         kind = saved["kind"]
+        if kind in ("complex", "Decimal"):
+            return (complex if kind == "complex" else Decimal)(saved["number"])
+        if kind == "Fraction":
+            return Fraction(*(self.restore_value(part, None) for part in saved["of"]))
         if kind in ("list", "deque", "dict", *_SETS):
             return self._restore_container(kind, saved, present)
         if kind in ("bytes", "scalar", "array", "tensor", "torch"):

@@ -51,9 +51,11 @@ class RunState(MutableMapping[str, Any]):
         """Restored states of objects that the script has not assigned yet."""
         self.order: Any = None
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
+        self._has_begun = False
         for name, value in (initial or {}).items():
             self[name] = value
         self.check()
+        self._has_begun = True
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -63,6 +65,8 @@ class RunState(MutableMapping[str, Any]):
             raise TypeError(f"cannot keep a value in run.state under {name!r}; use a text as its name")
         if name in self._saved_objects and (keeper := self._keeper_of(value)) is not None:
             keeper.load_state_dict(self._saved_objects.pop(name))
+        if self._has_begun and name not in self._values and self._keeper_of(value) is None:
+            _check_can_come_back(name, value)
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -105,10 +109,7 @@ class RunState(MutableMapping[str, Any]):
             try:
                 saved = SavedValue(value["of"])
             except NotSaveable as error:
-                raise NotSaveable(
-                    f"cannot keep run.state[{name!r}]{error}; a value can be a number, a text, None, a container of "
-                    f"these, a NumPy array, or an object with state_dict and load_state_dict"
-                ) from error
+                raise NotSaveable(_not_kept_text(name, error)) from error
             body[name] = {"object": value["object"], "value": saved.json}
             arrays |= {f"{len(body)}/{key}": array for key, array in saved.arrays.items()}
         if self.order is not None:
@@ -176,6 +177,29 @@ class RunState(MutableMapping[str, Any]):
             elif name not in self._saved_objects:
                 saved = SavedValue(value)
                 self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
+
+
+def _check_can_come_back(name: str, value: Any) -> None:
+    """Raises TypeError if a value that had no initial one could not be saved, or not be made again by a restart."""
+    try:
+        saved = SavedValue(value)
+        ValueRestorer(saved.arrays).restore_value(saved.json, None)
+    except NotSaveable as error:
+        raise TypeError(_not_kept_text(name, error)) from error
+    except NotRestorable as error:
+        raise TypeError(
+            f"cannot keep run.state[{name!r}] without an initial value, as only the script can make such an object "
+            f"(after a restart, {error}): give the run an empty or first one, as in "
+            f"state={{{name!r}: {type(value).__name__}(...)}}, or keep plain values"
+        ) from error
+
+
+def _not_kept_text(name: str, error: NotSaveable) -> str:
+    return (
+        f"cannot keep run.state[{name!r}]{error}; a value can be a number, a text, None, a container of these, a NumPy "
+        f"array, or an object with state_dict and load_state_dict; of another object, keep what it holds, as in "
+        f"list(q.queue)"
+    )
 
 
 def _arrays_of(value: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

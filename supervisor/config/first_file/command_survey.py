@@ -1,10 +1,11 @@
 """Does a job's command lead to the package `worker`? As far as the texts of its scripts tell; nothing is run."""
 
 import ast
+import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from supervisor.config.first_file.script_survey import (
     FRAMEWORKS,
     ScriptError,
     ScriptKind,
+    ScriptSurvey,
     expressions,
     imported_names,
     read_script,
@@ -60,6 +62,29 @@ def survey_command(command: Sequence[str], folder: Path) -> CommandSurvey:
     is_plain = "python" in Path(command[0]).name and not any(word in ("-m", "-c") for word in command[1:])
     use = WorkerUse.NO if is_plain and not foreign else WorkerUse.UNKNOWN
     return CommandSurvey(use, scripts[0], tuple(sorted(foreign)))
+
+
+def survey_with_modules(script: Path, arguments: Sequence[str] = ()) -> ScriptSurvey:
+    """What a script is; of one that does not train itself, how the first module does that it imports from beside it.
+
+    Raises ScriptError if the script itself can't be read.
+    """
+    survey = survey_script(script, arguments)
+    if survey.kind is not ScriptKind.PLAIN or not survey.is_python:
+        return survey
+    seen, waiting = {script}, [script]
+    while waiting and len(seen) <= MAX_MODULES:
+        path = waiting.pop(0)
+        with contextlib.suppress(ScriptError):
+            inner = survey if path == script else survey_script(path)
+            if inner.kind not in (ScriptKind.PLAIN, ScriptKind.TRAINING):
+                return replace(survey, kind=inner.kind, directory=inner.directory, uses_strategy=inner.uses_strategy)
+        tree = _parsed(path)
+        for module in () if tree is None else _imported_modules(tree):
+            beside = [file for file in _files_of(script.parent, module) if file.is_file() and file not in seen]
+            waiting += beside
+            seen |= {*beside}
+    return survey
 
 
 def _scripts_in(command: Sequence[str], folder: Path) -> Iterator[Path]:

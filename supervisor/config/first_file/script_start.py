@@ -27,8 +27,13 @@ class ScriptStart:
 def named_script(words: Sequence[str], here: Path) -> tuple[Path, str, list[str]]:
     """The script, its dotted name for `-m MODULE`, and its arguments, by the words of a command line in `here`.
 
-    Raises ScriptError if there is no such module below `here`.
+    Raises ScriptError if there is no such module below `here`, or an option of supervisord in the script's place.
     """
+    if words[0].startswith("-") and words[0] != _MODULE:
+        raise ScriptError(
+            f"cannot use {words[0]!r} as a script: what follows --init are the script and its arguments; write options "
+            f"of supervisord before it, as in supervisord -c FILE --init train.py"
+        )
     if words[0] != _MODULE:
         return here / words[0], "", [*words[1:]]
     name = words[1] if len(words) > 1 else ""

@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.config.first_file.command_survey import survey_with_modules
 from supervisor.config.first_file.interpreters import find_interpreter, has_worker, missing_packages, missing_worker
 from supervisor.config.first_file.script_start import ScriptStart, how_started, named_script
-from supervisor.config.first_file.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
+from supervisor.config.first_file.script_survey import ScriptError, ScriptKind, ScriptSurvey
 from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
@@ -105,7 +106,7 @@ def write_starter(words: Sequence[str], target: Path, environment: Mapping[str, 
         here = Path(os.path.abspath("."))  # noqa: PTH100 - keeps links
         script, module, arguments = named_script(words, here)
         script = Path(os.path.abspath(script))  # noqa: PTH100
-        survey = survey_script(script, arguments)
+        survey = survey_with_modules(script, arguments)
         start = how_started(script, module, arguments, survey, here) if survey.is_python else None
         text, what = _text_for(script, arguments, survey, start, target, environment, said)
         is_job = survey.kind is not ScriptKind.PLAIN

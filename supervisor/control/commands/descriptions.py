@@ -191,7 +191,7 @@ def _training(runner: Runner) -> list[str]:
         parts.append(runner.facts.current.older.text)
     parts += runner.records.storage_remarks
     if training.left_out:
-        parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
+        parts.append(f"a restart would not bring back: {', '.join(training.left_out)}")
     return parts
 
 

@@ -177,8 +177,12 @@ def expand_names(
 ) -> Arguments:
     """The names, with `all`, groups and patterns replaced by their programs for which `is_meant` holds.
 
-    Unknown names stay. The programs of a group are in start order, with `last_first` in stop order.
+    Unknown names stay. The programs of a group are in start order, with `last_first` in stop order. Raises UsageError
+    for an option that the action has left among them: nothing is done without what it asks for.
     """
+    option = next((name for name in names if name.startswith("--")), None)
+    if option is not None:
+        raise UsageError(f"Error: bad argument {option}: no program was touched")
     if not any(map(is_many, names)):
         return names
     programs = by_priority(terminal.client.call("status")["programs"])

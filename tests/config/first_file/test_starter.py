@@ -386,3 +386,17 @@ def test_each_shape_of_script_trains_as_it_is_written(here: Path, shape: str):
         ended = daemon.until_state(name, "SUCCEEDED", "EXITED", "FAILED", patience_s=60)
 
         assert ended["state"] == "SUCCEEDED", ended
+
+
+def test_a_script_that_trains_in_a_module_beside_it_is_a_job(tmp_path: Path):
+    script(tmp_path, "import worker\ndef main():\n    with worker.Run(c) as run: pass", "trainer.py")
+
+    config, said = started(script(tmp_path, "from trainer import main\nmain()", "main.py"))
+
+    assert config.programs["main"].job is not None
+    assert "the training job 'main'" in said
+
+
+def test_an_option_behind_init_is_no_script(tmp_path: Path):
+    with pytest.raises(ScriptError, match=r"cannot use '-c' as a script: .*supervisord -c FILE --init train.py"):
+        write_starter(["-c", "x.conf", "train.py"], tmp_path / "supervisord.conf", {})

@@ -136,3 +136,32 @@ def test_a_second_run_in_a_folder_of_its_own_trains_and_says_nothing_of_it(
 
     assert run.step == 3
     assert "made no step" not in capfd.readouterr().err
+
+
+def test_a_second_run_that_trains_on_from_the_first_one_says_so_at_its_beginning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for total in (3, 5):
+        with FilesRun(History(), directory=tmp_path, total_steps=total) as run:
+            while not run.reached:
+                run.step_done()
+    said = capfd.readouterr().err
+
+    assert "this run goes on from step 3, where the script's run before it had ended" in said
+    assert "a job of its own" in said
+    assert "made no step" not in said
+
+
+def test_a_finished_script_whose_runs_have_folders_of_their_own_says_nothing_of_it_when_started_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], begin: Callable[[Launch], None]
+) -> None:
+    for _ in range(2):
+        begin(Launch())
+        for name in ("first", "second"):
+            with FilesRun(History(), directory=tmp_path / name, total_steps=3) as run:
+                while not run.reached:
+                    run.step_done()
+
+    said = capfd.readouterr().err
+    assert "made no step" not in said
+    assert "goes on from" not in said

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from supervisor.protocol.wire.exits import PERMANENT_EXITS
 from supervisor.protocol.wire.launch import Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights
 from worker.keras import fit
@@ -227,3 +228,24 @@ def test_model_that_can_not_be_built_is_refused_with_what_to_call(tmp_path: Path
 
     with pytest.raises(ValueError, match=r"cannot build model .* model\.build\(input_shape\), or model\(x\) once"):
         fit(model, IMAGES, IMAGES[:, 0], directory=tmp_path)
+
+
+def test_a_second_fit_whose_optimizer_does_not_fit_the_end_of_the_first_says_how_to_train_in_parts(
+    tmp_path: Path, begin: Callable[[Launch], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    base = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(8)])
+    base.trainable = False
+    model = tf.keras.Sequential([base, layers.Dense(1)])
+    model.compile("adam", "mse")
+    fit(model, IMAGES, IMAGES[:, :1], batch_size=4, epochs=1, verbose=0, directory=tmp_path)
+    base.trainable = True
+    model.compile(tf.keras.optimizers.Adam(1e-5), "mse")
+
+    with pytest.raises(SystemExit) as ended:
+        fit(model, IMAGES, IMAGES[:, :1], batch_size=4, epochs=2, verbose=0, directory=tmp_path)
+
+    assert ended.value.code in PERMANENT_EXITS
+    said = capfd.readouterr().err
+    assert "cannot begin the script's next run in the checkpoint directory of the one before it" in said
+    assert "run.epochs" not in said
+    assert "a job of its own" in said
