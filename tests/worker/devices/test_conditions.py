@@ -133,6 +133,7 @@ def test_checkpoint_of_other_generators_does_not_fit(
     mine = [random.Random(1)]
     with worker.Run(training.build(two_replicas), strategy=two_replicas, directory=tmp_path, generators=mine) as run:
         run.step_done()
+    begin(Launch(checkpoint_dir=tmp_path))  # the next attempt
     run = worker.Run(training.build(two_replicas), strategy=two_replicas, directory=tmp_path)
     with pytest.raises(SystemExit) as leaving, run:
         pass
