@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 
 from supervisor.config import ProgramConfig
-from supervisor.host.folder_removal import empty_removed
 from supervisor.host.processes import tree
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.proof_process import ProofPlan, ProofProgress, Proven, encode_output
+from supervisor.host.user_folders.folder_removal import empty_removed
 from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.prove.following import KILLED, UNDISTURBED, RunProgress
 from supervisor.prove.plan import ProofOptions

@@ -14,8 +14,8 @@ import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
 from supervisor.control.http.access import Login
-from supervisor.host.guarded_open import guarded_folder
 from supervisor.host.service.file_watch import FileWatch
+from supervisor.host.user_folders.guarded_open import guarded_folder
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MADE_AGAIN_EVERY_S = 5.0  # while its folder is missing, or another program listens there

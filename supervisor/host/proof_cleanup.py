@@ -12,9 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from supervisor.host.folder_removal import empty_removed
 from supervisor.host.processes.environments import EXECVE_LIMIT_S, look_at_all, read_environment
 from supervisor.host.proof_process import ScratchFolder
+from supervisor.host.user_folders.folder_removal import empty_removed
 from supervisor.protocol.wire.codec import decode_record, parse_object
 
 MAX_ROUNDS = 50  # over /proc: a process can start another one between two looks

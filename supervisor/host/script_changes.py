@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.host.blocking_calls import BlockingCalls
-from supervisor.host.guarded_open import open_guarded
+from supervisor.host.user_folders.guarded_open import open_guarded
 from supervisor.protocol.proof import MAX_FILE_BYTES, ProofReport, fingerprint
 
 SUFFIX = ".py"

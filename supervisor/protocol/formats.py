@@ -13,11 +13,18 @@ from typing import Any
 KEY = "format"
 
 
-class NewerFormat(OSError):
-    """A later version of stepkeeper wrote the file, so this one can't use it; the text says what to do.
+class UnusableFile(OSError):
+    """What a file says is not known; the text says why and what to do.
 
     An OSError, as it proves nothing about the content: what waits for a disk that can't be read waits for this, too.
     """
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class NewerFormat(UnusableFile):
+    """A later version of stepkeeper wrote the file, so this one can't use it."""
 
     def __init__(self, name: str, number: int, newest: int) -> None:
         super().__init__(
@@ -25,9 +32,6 @@ class NewerFormat(OSError):
             f"a newer stepkeeper wrote {name} (format {number}, this version reads up to {newest}); install that "
             f"version again",
         )
-
-    def __str__(self) -> str:
-        return str(self.strerror)
 
 
 def check_format(body: Mapping[str, Any], newest: int, name: str) -> int:

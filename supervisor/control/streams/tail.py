@@ -14,10 +14,10 @@ from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.host.blocking_calls import BlockingCalls
-from supervisor.host.guarded_open import open_guarded
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
 from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.user_folders.guarded_open import open_guarded
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20

@@ -17,7 +17,7 @@ import stat
 from copy import copy
 
 from supervisor.host.blocking_calls import BlockingCalls
-from supervisor.host.mounted_over import mount_of
+from supervisor.host.user_folders.mounted_over import mount_of
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

@@ -10,7 +10,7 @@ which more comes than any sane worker writes is left full for a while: a worker 
 nothing.
 
 The folder belongs to the job's user. Nothing in it is looked at that could keep the event loop waiting
-(`host/mounted_over.py`): whoever mounts something over it is not adopted, and has no last words.
+(`host/user_folders/mounted_over.py`): whoever mounts something over it is not adopted, and has no last words.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from supervisor.host.folder_removal import remove_folder, remove_soon, try_to_remove_folder
-from supervisor.host.mounted_over import folder_of_user, open_in_folder_of_user
 from supervisor.host.pipes.message_filter import ErrorReports, MessageFilter, RefusedMessages
+from supervisor.host.user_folders.folder_removal import remove_folder, remove_soon, try_to_remove_folder
+from supervisor.host.user_folders.mounted_over import folder_of_user, open_in_folder_of_user
 from supervisor.protocol import layout
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.limits import TokenBucket

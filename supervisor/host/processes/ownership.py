@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.host.blocking_calls import run_within
-from supervisor.host.mounted_over import folder_of_user, open_in
 from supervisor.host.processes import marks
 from supervisor.host.processes.marks import FolderIdentity
+from supervisor.host.user_folders.mounted_over import folder_of_user, open_in
 from supervisor.protocol import layout
 
 ANSWER_S = 2.0  # of what a process has open; in memory it is there at once

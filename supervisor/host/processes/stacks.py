@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from supervisor.host.children import ask_tool
-from supervisor.host.mounted_over import open_in_folder_of_user
+from supervisor.host.user_folders.mounted_over import open_in_folder_of_user
 from supervisor.protocol import durable, layout
 
 MAX_BYTES = 1024 * 1024  # of each part; a thousand threads' stacks are half of it

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from supervisor.host.guarded_open import guarded_folder, open_guarded
+from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol.installation import install_stepkeeper
 
 LOCK = "lock"

@@ -27,7 +27,7 @@ from typing import Annotated
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.directory import highest_attempt
-from supervisor.protocol.formats import check_format
+from supervisor.protocol.formats import UnusableFile, check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
@@ -76,8 +76,8 @@ class _Fetched:
     format: int = FETCHED_FORMAT
 
 
-class DamagedRecord(OSError):
-    """EPOCH_HELD is damaged, so what of its folder counts is not known; the text says what to do."""
+class DamagedRecord(UnusableFile):
+    """EPOCH_HELD is damaged, so what of its folder counts is not known."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
@@ -85,9 +85,6 @@ class DamagedRecord(OSError):
             f"{path}, which says which checkpoints beside it still count, is damaged ({why}); delete it if this host "
             f"was the last one that trained, and otherwise the checkpoints too: the mirror has what counts",
         )
-
-    def __str__(self) -> str:
-        return str(self.strerror)
 
 
 def local_checkpoints(folder: Path) -> list[CheckpointName]:

@@ -39,10 +39,10 @@ from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
 from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
+from supervisor.host.user_folders.folder_removal import try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
-from supervisor.host.guarded_open import open_guarded
 from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.user_folders.guarded_open import open_guarded
 from supervisor.protocol.installation import install_stepkeeper
 from supervisor.runner.attempt.services import Services
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.host.folder_removal import remove_soon
 from supervisor.host.pipes import stdin
 from supervisor.host.pipes.control_pipes import create_empty_folder
 from supervisor.host.pipes.notify import NotifyMessage, NotifySocket
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.user_folders.folder_removal import remove_soon
 from supervisor.protocol import layout
 from supervisor.runner.attempt.launching import check_reach, owner_ids
 

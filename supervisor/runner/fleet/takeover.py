@@ -11,10 +11,10 @@ import structlog
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
-from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
 from supervisor.host.processes import leftovers, marks, ownership
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import oom_evidence
+from supervisor.host.user_folders.folder_removal import resume_removal, try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker

@@ -211,9 +211,7 @@ class MemoryHolder:
         if isinstance(result, Salvaged):
             self._report(effect, result)
         else:
-            remedy = (
-                "what is left in memory is tried once more before the next start of this daemon" if may_pass else None
-            )
+            remedy = "it is tried once more before the next start, or as this daemon leaves" if may_pass else None
             self._log.warning("memory.not_salvaged", attempt=effect.attempt, why=result.text, remedy=remedy)
 
     def _report(self, effect: effects.SalvageMemory, salvaged: Salvaged) -> None:

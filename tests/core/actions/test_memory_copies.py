@@ -310,14 +310,21 @@ def test_a_state_that_was_restored_from_memory_is_blamed_for_the_death_that_foll
     assert [death.name for death in job.facts.suspects.deaths][-1:] == [name]
 
 
-def test_a_state_in_memory_that_does_not_fit_is_passed_over_and_not_the_checkpoint_on_the_disk() -> None:
-    """It may be damaged by what killed the worker, or not be finite; what was saved in good order is gone on from."""
+def restoring_from_memory() -> Job:
+    """A job in the middle of it, beside a checkpoint on the disk."""
     job = holding_with_checkpoint()
     attempt = job.facts.attempt
     job.handle(SpawnSucceeded(attempt), 12.5)
     offer = MemoryOffer("socket", 1)
     job.handle(CheckpointSelected(attempt, f"/data/digits/{ON_DISK[0]}", 30, highest_step=30, memory=offer), 12.6)
     job.handle(RestoreBegun(attempt, in_memory="step-0000000049.a1"), 12.7)
+    return job
+
+
+def test_a_state_in_memory_that_does_not_fit_is_passed_over_and_not_the_checkpoint_on_the_disk() -> None:
+    """It may be damaged by what killed the worker, or not be finite; what was saved in good order is gone on from."""
+    job = restoring_from_memory()
+    attempt = job.facts.attempt
     job.handle(FailureReported(attempt, "cannot restore step-0000000049.a1: kernel is not finite", None), 12.8)
     effects = [*job.handle(WorkerExited(attempt, code=WorkerExit.CHECKPOINT_UNFIT), 12.9)]
     effects += job.expire(100.0) if job.state is State.BACKOFF else []
@@ -327,12 +334,7 @@ def test_a_state_in_memory_that_does_not_fit_is_passed_over_and_not_the_checkpoi
 
 
 def test_a_death_in_the_middle_of_a_restore_from_memory_is_not_held_against_the_disk() -> None:
-    job = holding_with_checkpoint()
-    attempt = job.facts.attempt
-    job.handle(SpawnSucceeded(attempt), 12.5)
-    offer = MemoryOffer("socket", 1)
-    job.handle(CheckpointSelected(attempt, f"/data/digits/{ON_DISK[0]}", 30, highest_step=30, memory=offer), 12.6)
-    job.handle(RestoreBegun(attempt, in_memory="step-0000000049.a1"), 12.7)
+    job = restoring_from_memory()
     die(job, 12.8)
 
     assert job.facts.suspects.deaths[-1].name == "step-0000000049.a1"

@@ -434,13 +434,18 @@ def test_host_that_holds_the_run_goes_on_without_a_look_until_another_has_it(tmp
         host(url, tmp_path / "a").begin_epoch(shared, 0)
 
 
-def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: str):
+def replaced_host(tmp_path: Path, url: str) -> tuple[MirroredRun, CheckpointName, CheckpointName]:
+    """One from which another has taken over at step 100; that checkpoint, and one that it has made since."""
     first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
     shared = made(tmp_path / "a", 100)
     first.upload(shared, first.begin_epoch(shared, 0))
     second.fetch(None, None)
     second.upload(made(tmp_path / "b", 150, 2), second.begin_epoch(shared, 1))
-    stray = made(tmp_path / "a", 900)
+    return first, shared, made(tmp_path / "a", 900)
+
+
+def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: str):
+    first, shared, stray = replaced_host(tmp_path, url)
 
     found = first.fetch(stray, None)
 
@@ -450,12 +455,8 @@ def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: 
 
 
 def test_host_that_does_not_know_what_it_held_takes_nothing_for_its_own(tmp_path: Path, url: str):
-    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
-    shared = made(tmp_path / "a", 100)
-    first.upload(shared, first.begin_epoch(shared, 0))
-    second.fetch(None, None)
-    second.upload(made(tmp_path / "b", 150, 2), second.begin_epoch(shared, 1))
-    stray, record = made(tmp_path / "a", 900), first.folder / layout.EPOCH_HELD
+    first, _, stray = replaced_host(tmp_path, url)
+    record = first.folder / layout.EPOCH_HELD
     whole = record.read_bytes()
     record.write_bytes(whole[:-1])
 

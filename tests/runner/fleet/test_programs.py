@@ -13,6 +13,7 @@ from supervisor.core.program.facts import State
 from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 from tests.waiting import stays_async, wait_until_async
@@ -64,6 +65,17 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     assert "has no key 'workdir'" in logged[0]["text"]
 
 
+async def with_mirror(path: Path, services: Services) -> tuple[Programs, JobMirror]:
+    """The programs of a file, whose job `digits` has done a step: its mirror asks for the run."""
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    mirror = programs.runners["digits"].mirror
+    assert mirror is not None
+    mirror.on_selected(SendGo(1, None))
+    mirror.on_message(Progress(1, 1), 0.0)
+    return programs, mirror
+
+
 @pytest.mark.integration
 async def test_a_job_that_is_removed_takes_no_run_in_its_mirror_any_more(tmp_path: Path, services: Services):
     """Its store was away; added again, the same job has another mirror, and each would take the run from the other."""
@@ -72,12 +84,7 @@ async def test_a_job_that_is_removed_takes_no_run_in_its_mirror_any_more(tmp_pat
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/true\nautostart=false\n"
         f"checkpoint_dir={tmp_path}/digits\nmirror=file://{store}\n"
     )
-    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
-    await programs.start_all()
-    mirror = programs.runners["digits"].mirror
-    assert mirror is not None
-    mirror.on_selected(SendGo(1, None))
-    mirror.on_message(Progress(1, 1), 0.0)
+    programs, mirror = await with_mirror(path, services)
     await wait_until_async(lambda: mirror.failures == 1, "the store is away")
 
     assert await programs.updating.remove(["digits"]) is None
@@ -105,12 +112,7 @@ async def test_a_changed_jobs_earlier_mirror_asks_for_the_run_no_more(
         f'AWS_ACCESS_KEY_ID="a",AWS_SECRET_ACCESS_KEY="b",AWS_REGION="r"\n'
     )
     path.write_text(section)
-    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
-    await programs.start_all()
-    before = programs.runners["digits"].mirror
-    assert before is not None
-    before.on_selected(SendGo(1, None))
-    before.on_message(Progress(1, 1), 0.0)
+    programs, before = await with_mirror(path, services)
     await asyncio.wait_for(asked.wait(), PATIENCE_S)
     assert before.status.request is not None
     if is_uploading:

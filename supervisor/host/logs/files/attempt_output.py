@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from supervisor.host.guarded_open import open_guarded
 from supervisor.host.logs.files.compression import SUFFIX
 from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
+from supervisor.host.user_folders.guarded_open import open_guarded
 
 MOST_FILES = 100  # that are looked at; each takes a descriptor
 SEEK_S = 5.0  # in one compressed file: what it was compressed from may be of any size

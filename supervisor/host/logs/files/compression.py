@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.host.logs.files.positions import COMPRESSED_NAME
+from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 
 LEVEL = 6  # gzip's own default
 SUFFIX = ".gz"

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.host.logs.files import compression
 from supervisor.host.logs.files.positions import LogPosition, position_in
+from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.host.logs.files import file as log_file
 from supervisor.host.logs.files.file import LogFile, truncate_with_backups
+from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 
 ALICE, BOB = 41001, 41002  # no such users: the kernel knows numbers
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.folder_removal import REMOVED, remove_folder
-from supervisor.host.mounted_over import folder_of_user, open_in, open_in_folder_of_user
 from supervisor.host.pipes.control_pipes import ControlPipes, create_empty_folder, read_last_words, send_once
 from supervisor.host.processes import marks, ownership, stacks
+from supervisor.host.user_folders.folder_removal import REMOVED, remove_folder
+from supervisor.host.user_folders.mounted_over import folder_of_user, open_in, open_in_folder_of_user
 from supervisor.protocol import layout
 from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Done, Identify

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.folder_removal import REMOVED, empty_removed, remove_folder, resume_removal
+from supervisor.host.user_folders.folder_removal import REMOVED, empty_removed, remove_folder, resume_removal
 from tests.waiting import wait_until
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from supervisor.host.mounted_over import folder_of_user, open_in
+from supervisor.host.user_folders.mounted_over import folder_of_user, open_in
 
 FILES_AT_ONCE = 32  # an attempt's folder holds five; unlinking so many takes under a millisecond
 REMOVED = ".removed"
