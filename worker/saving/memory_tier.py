@@ -1,8 +1,7 @@
 """Copies the state into memory every second or so, where it outlives this process; decides when, and whether at all.
 
 The copy is made between two steps, as for a save. A thread beside training completes it: it adds the small files and
-hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time. A
-job that fails every minute gets more of them where that costs less than the steps that it trains again.
+hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time.
 """
 
 import contextlib
@@ -19,11 +18,9 @@ from supervisor.protocol.memory_tier.layout import Description, half_bytes
 from supervisor.protocol.wire.messages import MemoryCopies
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.saving.cadence import BETWEEN_FAILURES_S, best_interval_s
 from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
 
-INTERVAL_S = 1.0  # of lost work hardly anybody notices less, unless it happens all the time
-LEAST_INTERVAL_S = 0.2
+INTERVAL_S = 1.0  # of lost work hardly anybody notices less
 COST_SHARE = 0.01  # of training time
 CREDIT_S = 1.0  # what copies may cost in advance: a crash soon after a start is to cost little, too
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
@@ -57,7 +54,6 @@ class CopyCadence:
     """
 
     counted_at: float
-    between_failures_s: float = BETWEEN_FAILURES_S
     credit_s: float = CREDIT_S
     cost_s: float = 0.0
     copies: int = 0
@@ -79,18 +75,12 @@ class CopyCadence:
         """When the next one may begin."""
         if not self.copies:
             return self.counted_at
-        return self.counted_at + max(self._wanted_s, -self.credit_s / COST_SHARE)
+        return self.counted_at + max(INTERVAL_S, -self.credit_s / COST_SHARE)
 
     @property
     def interval_s(self) -> float:
         """From the begin of a copy to the next one, in the long run."""
-        return max(self._wanted_s, self.cost_s / COST_SHARE)
-
-    @property
-    def _wanted_s(self) -> float:
-        if self.copies < MEASURED:
-            return INTERVAL_S
-        return min(INTERVAL_S, max(LEAST_INTERVAL_S, best_interval_s(self.cost_s, self.between_failures_s)))
+        return max(INTERVAL_S, self.cost_s / COST_SHARE)
 
     @property
     def is_worth_it(self) -> bool:
@@ -126,7 +116,7 @@ class MemoryTier(Generic[Boundary]):
         self.newest: NewestCopy | None = None
         self._attempt = attempt
         self._copy_state = copy_state
-        self._cadence = CopyCadence(time.monotonic(), attempt.launch.between_failures_s or BETWEEN_FAILURES_S)
+        self._cadence = CopyCadence(time.monotonic())
         self._file: MemoryFile | None = None
         self._next_file: MemoryFile | None = None  # larger; takes its place once it holds a copy
         self._thread = ThreadPoolExecutor(1, "stepkeeper-memory")

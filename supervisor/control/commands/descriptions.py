@@ -206,8 +206,7 @@ def _newest_state(runner: Runner) -> list[str]:
     parts = [f"newest: step {training.memory_step:,} in memory, {on_disk}"]
     if training.memory_interval_s is not None and training.memory_cost_s is not None:
         cost = f"{1000 * training.memory_cost_s:.0f} ms each, {training.memory_bytes / 1e6:.0f} MB"
-        digits = 1 if training.memory_interval_s < 1 else 0
-        parts.append(f"copied every {training.memory_interval_s:.{digits}f} s ({cost})")
+        parts.append(f"copied every {training.memory_interval_s:.0f} s ({cost})")
     return parts
 
 
