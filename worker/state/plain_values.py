@@ -10,10 +10,12 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import xxhash
@@ -26,6 +28,18 @@ pytest leads to all tests of its session, which took seconds to search in each t
 PLAIN = (bool, int, float, str, type(None))
 _DECIMAL_BITS = 8192  # of an integer in JSON: Python refuses to print or read more than 4,300 decimal digits
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_ISO = (datetime, date, time)
+_BY_PARTS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
+    "complex": (lambda number: [str(number)], complex),
+    "Decimal": (lambda number: [str(number)], Decimal),
+    "Fraction": (Fraction.as_integer_ratio, Fraction),
+    "UUID": (lambda number: [str(number)], UUID),
+    "timedelta": (lambda span: [span.days, span.seconds, span.microseconds], timedelta),
+    **{kind.__name__: (lambda moment: [moment.isoformat()], kind.fromisoformat) for kind in _ISO},
+    **{kind.__name__: (lambda of: [of.start, of.stop, of.step], kind) for kind in (range, slice)},
+}
+"""Of values that nothing can change: by the name of their class, their plain parts, and what makes them of these."""
+_WITH_PARTS = (complex, Decimal, Fraction, UUID, timedelta, *_ISO, range, slice)
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
@@ -57,10 +71,8 @@ class SavedValue:
             return {"kind": "integer", "hex": hex(value)}
         if type(value) in PLAIN:
             return value
-        if type(value) in (complex, Decimal):
-            return {"kind": type(value).__name__, "number": str(value)}
-        if type(value) is Fraction:
-            return {"kind": "Fraction", "of": [self._save_value(part, path) for part in value.as_integer_ratio()]}
+        if type(value) in _WITH_PARTS:
+            return self._save_parts(value, path)
         if id(value) in self._inside:
             raise NotSaveable(f"{path} (contains itself)")
         self._inside.append(id(value))
@@ -73,6 +85,14 @@ class SavedValue:
             )
         finally:
             self._inside.pop()
+
+    def _save_parts(self, value: Any, path: str) -> dict[str, Any]:
+        kind = type(value).__name__
+        parts, make = _BY_PARTS[kind]
+        of = list(parts(value))
+        if type(value) in _ISO and repr(make(*of)) != repr(value):  # a time zone that only the script can make
+            raise NotSaveable(f"{path} ({value!r})")
+        return {"kind": kind, "of": [self._save_value(part, path) for part in of]}
 
     def _save_container(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping) and isinstance(value, dict):
@@ -89,6 +109,8 @@ class SavedValue:
         for kind, made in _SETS.items():
             if type(value) is made:
                 return {"kind": kind, "items": self._save_items(value, path)}
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return {"kind": "tuple", "items": self._save_items(value, path), **_subclass_entry(value, tuple)}
         if isinstance(value, enum.Enum):
             return {"kind": "enum", "name": value.name}
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
@@ -98,8 +120,9 @@ class SavedValue:
         return [self._save_value(value, f"{path}[{number}]") for number, value in enumerate(list(values))]
 
     def _save_array(self, value: Any, path: str) -> Any:
-        if isinstance(value, bytes):
-            return {"kind": "bytes", **self._store_array(np.frombuffer(value, np.uint8), path)}
+        if isinstance(value, bytes | bytearray):
+            kind = "bytes" if isinstance(value, bytes) else "bytearray"
+            return {"kind": kind, **self._store_array(np.frombuffer(bytes(value), np.uint8), path)}
         if isinstance(value, np.generic):
             return {"kind": "scalar", **self._store_array(np.asarray(value), path)}
         if isinstance(value, np.ndarray):
@@ -189,13 +212,12 @@ class ValueRestorer:
         if not isinstance(saved, dict):
             return saved
         kind = saved["kind"]
-        if kind in ("complex", "Decimal"):
-            return (complex if kind == "complex" else Decimal)(saved["number"])
-        if kind == "Fraction":
-            return Fraction(*(self.restore_value(part, None) for part in saved["of"]))
+        if kind in _BY_PARTS:
+            of = [saved["number"]] if "number" in saved else saved["of"]  # "number": of earlier versions
+            return _BY_PARTS[kind][1](*(self.restore_value(part, None) for part in of))
         if kind in ("list", "deque", "dict", *_SETS):
             return self._restore_container(kind, saved, present)
-        if kind in ("bytes", "scalar", "array", "tensor", "torch"):
+        if kind in ("bytes", "bytearray", "scalar", "array", "tensor", "torch"):
             return self._restore_array(kind, saved, present)
         if kind == "integer":
             return int(saved["hex"], 16)
@@ -226,7 +248,7 @@ class ValueRestorer:
             before += [None] * len(saved["items"])
             items = [self.restore_value(item, before[number]) for number, item in enumerate(saved["items"])]
         if kind in _SETS:
-            return _SETS[kind](items)
+            return (type(present)._make if "class" in saved else _SETS[kind])(items)
         if kind == "dict" and isinstance(present, dict):
             present.clear()
             present.update(items)
@@ -243,6 +265,10 @@ class ValueRestorer:
         array = self._read_array(saved)
         if kind == "bytes":
             return array.tobytes()
+        if kind == "bytearray":
+            held = present if isinstance(present, bytearray) else bytearray()
+            held[:] = array.tobytes()
+            return held
         if kind == "scalar":
             return array[()]
         if kind == "tensor":

@@ -3,17 +3,22 @@
 import enum
 import json
 import queue
-from collections import Counter, deque
+import types
+from collections import Counter, deque, namedtuple
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from worker.state.plain_values import SavedValue, ValueRestorer
+from worker.checks.watch import digests
+from worker.state.plain_values import NotRestorable, SavedValue, ValueRestorer
 from worker.state.run_state import RunState
 
 leaves = st.one_of(
@@ -57,25 +62,61 @@ def test_an_integer_may_have_any_number_of_digits(sign: int, zeros: int) -> None
     assert SavedValue(number).digest() != SavedValue(number + 1).digest()
 
 
-@pytest.mark.parametrize(
-    "number", [Decimal("0.10"), Decimal("-Infinity"), Fraction(-2, 3 * 10**5000), complex(-0.0, float("inf")), 1 - 2j]
-)
-def test_exact_and_complex_numbers_come_back_as_they_were(number: Any) -> None:
-    again = restored([number])[0]
-
-    assert again == number
-    assert isinstance(number, Fraction) or str(again) == str(number)
-    assert type(again) is type(number)
-    assert SavedValue(number).digest() != SavedValue(1).digest()
-
-
 class Phase(enum.Enum):
     """Of a training."""
 
     FIRST = 1
 
 
-@pytest.mark.parametrize("value", [Counter("aab"), Phase.FIRST, [Phase.FIRST], queue.Queue()])
+Seen = namedtuple("Seen", "state reward")  # as in many a replay memory
+EAST = timezone(timedelta(hours=2))
+KEPT = [
+    True, 1, 0.5, complex(-0.0, float("inf")), 1 - 2j, "a", b"a", None, np.float32(0.5), Path("a"), Phase.FIRST,
+    datetime(2026, 11, 1, 2, 3, 4, 5), datetime(2026, 11, 1, tzinfo=EAST), date(2026, 11, 1), time(2, 3),
+    timedelta(-1, 5, 7), Decimal("0.10"), Decimal("-Infinity"), Fraction(-2, 3 * 10**5000), UUID(int=1),
+    range(9, 1, -2), slice(None, 3), [1], (1, [2]), {1: 2}, {1}, frozenset([1]), deque([1], 4), bytearray(b"a"),
+    Seen(1, [0.5]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", KEPT, ids=lambda value: type(value).__name__)
+def test_a_value_of_each_kind_comes_back_as_it_was(value: Any) -> None:
+    again = restored([value], [value])[0]
+
+    assert again == value
+    assert isinstance(value, Fraction) or repr(again) == repr(value)
+    assert type(again) is type(value)
+    assert SavedValue(value).digest() != SavedValue(2).digest()
+
+
+def test_each_kind_that_is_said_to_be_kept_in_the_state_can_be() -> None:
+    """What the watch compares as plain, it tells people to keep there."""
+    views = {types.MappingProxyType}  # of something that can be kept
+    kinds: set[type] = {*digests.PLAIN, *digests.CONTAINERS} - views
+
+    assert not {kind for kind in kinds if not any(isinstance(value, kind) for value in KEPT)}
+
+
+def test_a_bytearray_is_filled_in_place() -> None:
+    buffer = bytearray(b"before")
+
+    assert restored(bytearray(b"now"), buffer) is buffer
+    assert buffer == b"now"
+
+
+def test_a_number_that_an_earlier_version_saved_is_restored() -> None:
+    assert ValueRestorer({}).restore_value({"kind": "Decimal", "number": "0.10"}, None) == Decimal("0.10")
+
+
+def test_a_tuple_with_names_needs_an_initial_value() -> None:
+    with pytest.raises(NotRestorable, match="it was a Seen and is now nothing"):
+        restored([Seen(1, 2)])
+
+
+NO_ZONE = datetime(2026, 11, 1, tzinfo=timezone(timedelta(hours=2), "here"))
+
+
+@pytest.mark.parametrize("value", [Counter("aab"), Phase.FIRST, [Phase.FIRST], queue.Queue(), NO_ZONE])
 def test_what_no_restart_could_make_again_is_refused_when_it_is_first_assigned(value: Any) -> None:
     state = RunState({"losses": []})
 
