@@ -92,7 +92,7 @@ def test_a_value_of_each_kind_comes_back_as_it_was(value: Any) -> None:
 def test_each_kind_that_is_said_to_be_kept_in_the_state_can_be() -> None:
     """What the watch compares as plain, it tells people to keep there."""
     views = {types.MappingProxyType}  # of something that can be kept
-    kinds: set[type] = {*digests.PLAIN, *digests.CONTAINERS} - views
+    kinds: set[type] = set(digests.PLAIN + digests.CONTAINERS) - views
 
     assert not {kind for kind in kinds if not any(isinstance(value, kind) for value in KEPT)}
 
