@@ -19,7 +19,7 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     pytest.importorskip("plotly", reason="plotly is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -33,13 +33,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    opened = browser.new_page(viewport={"width": 1300, "height": 900})
+    opened = browser.new_page(viewport={"width": 1300, "height": 900})  # in a context of its own: no cookie is shared
     opened.set_default_timeout(WAIT_MS)
     opened.errors = []
     opened.on("console", lambda message: opened.errors.extend(errors_in(message)))
     opened.on("pageerror", lambda error: opened.errors.append(str(error)))
     opened.on("dialog", lambda dialog: (opened.errors.append(f"a script ran: {dialog.message}"), dialog.dismiss()))
     yield opened
+    opened.context.close()
     assert opened.errors == []
 
 
