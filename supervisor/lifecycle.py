@@ -25,6 +25,7 @@ from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier
+from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.runner.fleet.programs import Programs
@@ -92,6 +93,8 @@ class DaemonLifecycle:
 
     def _open_ledger(self) -> Ledger:
         settings = self._settings
+        for key, why in places_of_others(settings, os.environ).items():
+            log.warning("folder.of_others", key=key, reason=why, effect="the daemon believes what is in there")
         ledger = Ledger(settings.state_dir / LEDGER, Pruning(settings.history_attempts, settings.history_days))
         effect = "the history begins anew; what is wanted is known"
         if ledger.set_aside is not None:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.config import Config, JobConfig, ProgramConfig
+from supervisor.config import Config, JobConfig, ProgramConfig, SupervisordConfig
 from supervisor.config.program import NO_COMMAND
 from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.ledger.wanted_file import FILE, peek_wanted
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.ini.ownership import why_not_as_root
 from supervisor.protocol.checkpoints.account import ProgressAccount, SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
 from supervisor.protocol.mirror.keys import run_of
@@ -50,9 +51,23 @@ def daemon_obstacles(config: Config) -> list[str]:
     return obstacles
 
 
+def places_of_others(settings: SupervisordConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """By key, why other users decide what is in the folders that a root daemon believes, and what to do."""
+    if settings.user is not None:  # whose folders they are
+        return {}
+    folders = {"state_dir": settings.state_dir, "runtime_dir": settings.runtime_dir}
+    reasons = {key: why_not_as_root(folder, environment) for key, folder in folders.items()}
+    return {key: reason for key, reason in reasons.items() if reason is not None}
+
+
 def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]:
-    """What would keep programs from running, and what checkpoints can't rely on where they are to lie."""
-    remarks: list[str] = []
+    """What would keep programs from running, what checkpoints can't rely on where they are to lie, and who else can
+    write what the daemon believes."""
+    believed = places_of_others(config.supervisord, environment)
+    remarks = [
+        f"{config.path}: [supervisord] {key}: {why}; the daemon believes what is in there"
+        for key, why in believed.items()
+    ]
     wanted = peek_wanted(config.supervisord.state_dir / FILE)
     for name, program in config.programs.items():
         place = (

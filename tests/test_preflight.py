@@ -279,6 +279,24 @@ def test_a_state_folder_that_keeps_a_job_from_its_pipes_is_remarked_on(
     assert not is_said or f"nobody may not enter {tmp_path}/state; run chmod o+x {tmp_path}/state" in found[0]
 
 
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root believes what others must not write")
+@pytest.mark.parametrize(("place", "key"), [("state", "state_dir"), ("", "state_dir"), ("state/run", "runtime_dir")])
+def test_a_state_folder_that_another_user_can_write_is_remarked_on(tmp_path: Path, place: str, key: str) -> None:
+    (tmp_path / "files" / "state/run").mkdir(parents=True)
+    text = "[supervisord]\nstate_dir=files/state\n[program:x]\ncommand=/bin/cat\n"
+    config = loaded(tmp_path, text)
+    assert program_remarks(config, {}) == []
+    owned = tmp_path / "files" / place
+    os.chown(owned, pwd.getpwnam("nobody").pw_uid, -1)
+
+    found = program_remarks(config, {})
+
+    assert f"[supervisord] {key}: {owned} is not root's alone" in found[0]
+    assert f"chown root {owned}" in found[0]
+    assert not program_remarks(loaded(tmp_path, f"{text}[supervisord]\nuser=nobody\n"), {})
+
+
 @pytest.mark.parametrize(
     ("file", "says"), [("ledger.sqlite3", "newer stepkeeper wrote it"), ("wanted.json", "format 99")]
 )
