@@ -19,6 +19,7 @@ from supervisor.host.mirror.epochs import EpochLost, TakenOver
 from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
 from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.host.processes.priority import yield_to_others
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.fetching import fetch_named, locate
@@ -93,7 +94,7 @@ def _watch(settings: MirrorSettings, watches: SimpleQueue[messages.WatchRequest]
 def main() -> None:
     """Answers until standard input ends."""
     settings = decode_record(parse_object(sys.argv[1]), MirrorSettings, "settings")
-    os.nice(NICE)
+    yield_to_others(NICE)
     if settings.identity is not None:
         settings.identity.assume()
     os.environ.update(messages.decode_variables(sys.stdin.buffer.readline(messages.MAX_VARIABLES_BYTES)))

@@ -34,6 +34,13 @@ def restore_priority(group: int) -> bool:
     return _set(group, 0, IOPRIO_NONE, os.SCHED_OTHER)
 
 
+def yield_to_others(nice: int) -> None:
+    """Lets other processes go first from now on, those of other sessions too. For a process that leads a session."""
+    os.nice(nice)
+    with contextlib.suppress(OSError):  # a kernel without such groups
+        Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+
+
 def _set(group: int, nice: int, io: int, policy: int) -> bool:
     if _can_restore_nice():
         with contextlib.suppress(OSError):

@@ -88,6 +88,19 @@ def _spent_s(pair: list[subprocess.Popen[bytes]], until_s: float) -> tuple[float
     return now[0] - began[0], now[1] - began[1]
 
 
+def test_a_process_that_yields_does_so_to_other_sessions_too():
+    said = (
+        "import os; from pathlib import Path; from supervisor.host.processes import priority; "
+        "priority.yield_to_others(7); share = Path('/proc/self/autogroup'); "
+        "print(os.nice(0), share.read_text().split()[-1] if share.exists() else os.nice(0))"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", said], start_new_session=True, capture_output=True, text=True, check=True
+    )
+
+    assert child.stdout.split() == [str(os.nice(0) + 7)] * 2
+
+
 def test_a_group_that_is_gone_is_left_alone():
     child = subprocess.Popen(["true"], start_new_session=True)
     child.wait()
