@@ -109,6 +109,7 @@ def write_starter(words: Sequence[str], target: Path, environment: Mapping[str, 
         survey = survey_with_modules(script, arguments)
         start = how_started(script, module, arguments, survey, here) if survey.is_python else None
         text, what = _text_for(script, arguments, survey, start, target, environment, said)
+        said += _scripts_among(arguments, script)
         is_job = survey.kind is not ScriptKind.PLAIN
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("x", encoding="utf-8") as file:
@@ -219,6 +220,15 @@ def _remarks(script: Path, survey: ScriptSurvey, python: Path | None, start: Scr
         wanted = [name for name in survey.imports if name not in (*sys.stdlib_module_names, "worker")]
         if missing := missing_packages(python, wanted, (start.directory, script.parent, *start.modules)):
             yield f"{python} lacks {', '.join(missing)}, which the script imports; install that there first"
+
+
+def _scripts_among(arguments: Sequence[str], script: Path) -> Iterator[str]:
+    """Says of the first argument that is a Python script itself what becomes of it: `--init *.py`."""
+    if (other := next((word for word in arguments if word.endswith(".py") and Path(word).is_file()), None)) is not None:
+        yield (
+            f"{_one_line(other)} became an argument of {script.name}; "
+            f"--init {_one_line(shlex.quote(other))} -c FILE writes a file for it, whose [program:...] can be copied here"
+        )
 
 
 def _shell_command(script: Path, survey: ScriptSurvey, arguments: Sequence[str]) -> list[str]:

@@ -282,6 +282,16 @@ def test_packages_that_the_interpreter_lacks_are_named_at_once(here: Path):
     assert f"{sys.executable} lacks no_such_package, which" in said
 
 
+def test_a_second_script_is_said_to_be_an_argument(here: Path):
+    tree(here, launcher="print()", train="print()")
+
+    made, said = program(here, "launcher.py", "train.py", "no.py")
+
+    assert made.command[1:] == ("launcher.py", "train.py", "no.py")
+    assert "train.py became an argument of launcher.py" in said
+    assert "no.py became" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "needed"),
     [
