@@ -226,8 +226,8 @@ def _scripts_among(arguments: Sequence[str], script: Path) -> Iterator[str]:
     """Says of the first argument that is a Python script itself what becomes of it: `--init *.py`."""
     if (other := next((word for word in arguments if word.endswith(".py") and Path(word).is_file()), None)) is not None:
         yield (
-            f"{_one_line(other)} became an argument of {script.name}; "
-            f"--init {_one_line(shlex.quote(other))} -c FILE writes a file for it, whose [program:...] can be copied here"
+            f"{_one_line(other)} became an argument of {script.name}; supervisord -c FILE --init "
+            f"{_one_line(shlex.quote(other))} writes a file for it, whose [program:...] can be copied here"
         )
 
 
