@@ -158,6 +158,26 @@ def still(daemon: Daemon, disk: Path) -> int:
     return trained_and_stopped_still(daemon, disk / "j")
 
 
+def test_a_restart_whose_terminal_closes_during_the_save_leaves_the_job_training(tmp_path: Path) -> None:
+    section = (
+        endless("j", tmp_path, tmp_path / "data" / "j")
+        .replace("STEP_S=0.01", "STEP_S=1")
+        .replace('STEP_S="0.01"', 'STEP_S="1"')
+    )
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_step("j", 1)
+        client = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.ctl.main", "-s", f"unix://{daemon.socket}", "restart", "j"]
+        )
+        daemon.until_state("j", "FLUSHING")
+
+        client.send_signal(signal.SIGHUP)
+
+        assert client.wait(20) == -signal.SIGHUP
+        daemon.until(lambda: daemon.status("j")["job"]["attempt"] == 2, "it is started again")
+        daemon.until_state("j", "RUNNING")
+
+
 @pytest.mark.parametrize("how", ["full", "still", "removed"])
 def test_an_update_of_a_job_that_can_not_save_is_refused_and_others_are_applied(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str], how: str
