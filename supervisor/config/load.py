@@ -18,7 +18,7 @@ from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramCo
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
 from supervisor.config.schema.texts import environment as parse_environment
-from supervisor.config.sections import check_section, is_of_program
+from supervisor.config.sections import check_lines, check_section, is_of_program
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import common_placeholders
 from supervisor.ini.problems import ConfigError, Location, Problem
@@ -31,6 +31,9 @@ _MODELS: tuple[type[SectionModel], ...] = (
 )  # fmt: skip
 _OWN_KEYS = frozenset(chain.from_iterable(model.ini_keys() for model in _MODELS)) - supervisor_keys.ALL
 """What a file for Supervisor does not have."""
+_PROGRAM_KEYS = frozenset(
+    chain.from_iterable(model.ini_keys() for model in (ProgramConfig, JobConfig, ProcessesConfig))
+)
 
 STATE_DIR = ".stepkeeper"
 NO_OVERRIDES: Mapping[str, IniKey] = {}
@@ -121,6 +124,7 @@ class _ConfigReader:
     def read_config(self) -> Config | None:
         for name, section in self.source.sections.items():
             check_section(name, section, self.problems, self.warnings)
+            check_lines(section, _PROGRAM_KEYS, _OWN_KEYS, self.problems, self.warnings)
         daemon = self._read_supervisord()
         unix = self._read_servers("unix_http_server", UnixServerConfig, server_relations.check_socket)
         inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)

@@ -1,7 +1,9 @@
 """supervisorctl: options, then one action or the interactive shell. Slow modules are imported where they are used."""
 
 import argparse
+import codecs
 import getpass
+import io
 import os
 import re
 import sys
@@ -23,12 +25,13 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisorctl`; gives its exit status."""
+    _accept_any_text()
     known = parser()
     if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion; loading it costs more than most actions
         from supervisor.ctl import completion
 
         completion.answer(known)
-    options = known.parse_args(arguments)
+    options = known.parse_args([_as_utf8(word) for word in (sys.argv[1:] if arguments is None else arguments)])
     if options.action is not None:
         # `supervisorctl "signal HUP" web`, as Ansible's and Salt's modules write it, is `supervisorctl signal HUP web`
         options.action, *words = options.action.split() or [""]
@@ -50,6 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has closed it; Python must not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+
+
+def _accept_any_text() -> None:
+    """Has what the locale's encoding lacks, such as `…` in Latin-1, printed as an escape, not end the output."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _as_utf8(word: str) -> str:
+    """A word of the command line; one that the locale's encoding can't read is UTF-8, as the daemon's names are."""
+    is_unread = any("\udc80" <= character <= "\udcff" for character in word)
+    return os.fsencode(word).decode(errors="replace") if is_unread else word
 
 
 def _with_password(server: Settings, options: argparse.Namespace) -> Settings:

@@ -24,20 +24,29 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class IniKey:
-    """A value as it is written. `folder`: absolute folder of the file, what relative paths start from."""
+    """A value as it is written. `folder`: absolute folder of the file, what relative paths start from.
+
+    `header`: the line of the section's header above it. `continued`: the indented lines that go on with the value.
+    """
 
     value: str
     location: Location
     folder: Path
+    header: Location | None = None
+    continued: tuple[tuple[Location, str], ...] = ()
 
 
 @dataclass(slots=True)
 class IniSection:
-    """All that was written under one name, wherever; a key's last value holds. Keys are in lower case."""
+    """All that was written under one name, wherever; a key's last value holds. Keys are in lower case.
+
+    `replaced`: keys with a value that a later line replaced.
+    """
 
     name: str
     location: Location
     entries: dict[str, IniKey] = field(default_factory=dict)
+    replaced: list[tuple[str, IniKey]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,8 +89,9 @@ class _IniParser:
         self._section: IniSection | None = None
         self._key = ""
         self._value: list[str] = []
+        self._continued: list[tuple[Location, str]] = []
         self._indent = 0
-        self._place = Location(file)
+        self._place = self._header = Location(file)
 
     def feed(self, line: str, number: int) -> None:
         bare = line.strip()
@@ -95,15 +105,16 @@ class _IniParser:
         indent = len(line) - len(line.lstrip())
         if self._key and indent > self._indent:
             self._value.append(content.strip())
+            self._continued.append((Location(self._file, number), content.strip()))
             return
         self.end_value()
         self._place, self._indent = Location(self._file, number), indent
         self._begin(content.strip())
 
     def _begin(self, content: str) -> None:
-        header = _HEADER.match(content)  # what follows the ] is ignored, in Supervisor too
-        if header is not None:
-            name = ":".join(map(str.strip, header["name"].split(":", maxsplit=1)))  # `[program: x]` is program:x
+        name = section_name(content)
+        if name is not None:
+            self._header = self._place
             self._section = self._source.sections.setdefault(name, IniSection(name, self._place))
             return
         key, *value = _DELIMITER.split(content, maxsplit=1)
@@ -120,11 +131,21 @@ class _IniParser:
     def end_value(self) -> None:
         if self._key and self._section is not None:
             value = "\n".join(self._value).strip()
-            self._section.entries[self._key] = IniKey(value, self._place, self._folder)
-        self._key = ""
+            if (earlier := self._section.entries.get(self._key)) is not None:
+                self._section.replaced.append((self._key, earlier))
+            self._section.entries[self._key] = IniKey(
+                value, self._place, self._folder, self._header, tuple(self._continued)
+            )
+        self._key, self._continued = "", []
 
     def _wrong(self, text: str) -> None:
         self._source.problems.append(Problem(self._place, text))
+
+
+def section_name(line: str) -> str | None:
+    """The name of the section whose header a line is; None if it is none. `[program: x]` is program:x."""
+    header = _HEADER.match(line)  # what follows the ] is ignored, in Supervisor too
+    return None if header is None else ":".join(map(str.strip, header["name"].split(":", maxsplit=1)))
 
 
 def _folder(file: Path) -> Path:

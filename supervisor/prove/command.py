@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -97,10 +97,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove", become:
     display: Display = json_lines() if options.json else Bar() if sys.stderr.isatty() else plain_lines()
     began_at = time.monotonic()
     try:
-        with _interruptible(), display:
+        with interruptible(), display:
             report = _prove(options, name, command, display, become)
     except KeyboardInterrupt:
-        print("interrupted: nothing is left of the proof", file=sys.stderr)  # noqa: T201
+        with suppress(OSError):  # the terminal may be gone
+            print("interrupted: nothing is left of the proof", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except (CannotProve, ConfigError, OSError) as error:
         job = name or (Path(command[-1]).name if command else str(options.configuration))
@@ -112,9 +113,13 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove", become:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt. A second signal does not interrupt the clean-up."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def interruptible() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP (the terminal closes) raise KeyboardInterrupt, unless they are ignored (nohup).
+
+    A second signal does not interrupt the clean-up.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
 
     def interrupt(number: int, frame: object) -> NoReturn:
         for signal_ in before:

@@ -21,7 +21,13 @@ from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPla
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
 from supervisor.prove.comparison.state import FinalCheckpoint, differing_state, last_checkpoint
-from supervisor.prove.comparison.steps import RESTART, differing_steps, epoch_goes_back, metric_names
+from supervisor.prove.comparison.steps import (
+    RESTART,
+    differing_steps,
+    epoch_goes_back,
+    first_differing_step,
+    metric_names,
+)
 from supervisor.prove.comparison.values import FIRST_STEPS, lost_values, watched_steps
 from supervisor.prove.following import AGAIN, KILLED, UNDISTURBED, RunFollower, Tell, no_run_text
 from supervisor.prove.outside import POLL_S as OUTSIDE_POLL_S
@@ -91,7 +97,8 @@ class Proof:
     ) -> ProofReport:
         end = None if undisturbed.is_whole else undisturbed.record.last
         again = self._run(AGAIN, WorkerPlan(end=end, watched=watched_steps(killed)), NEVER, undisturbed)
-        lost = lost_values(killed, undisturbed.record, again.record, metric_names(undisturbed.record))
+        differs_at = first_differing_step(undisturbed.record, killed)
+        lost = lost_values(killed, undisturbed.record, again.record, metric_names(undisturbed.record), differs_at)
         own = self._differences(undisturbed, again)
         named = {line.name: line for line in (*undisturbed.record.named, *killed.named)}.values()
         goes_back = epoch_goes_back(undisturbed.record, killed)

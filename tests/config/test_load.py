@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import ConfigError, ProgramConfig, load_config
+from supervisor.config.load import SectionsBroken
 from supervisor.protocol.wire.launch import Interval
 from tests.config.conftest import DAEMON
 
@@ -562,3 +563,55 @@ def test_a_line_prefix_knows_four_words(program, complaints):
     assert program("command=/bin/cat", "stdout_line_prefix={time} |").stdout_line_prefix == "{time} |"
     (why,) = complaints("[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_line_prefix={pid}\n")
     assert "{time}, {program}, {attempt} or {channel}" in why
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (
+            "[program:b]\ncommand = /bin/a\ncheckpoint_dir = c\n[program:b]\ncommand = /bin/b\n",
+            5,
+            "[program:b] stands in line 2 too, with another command; give one of them a name of its own",
+        ),
+        (
+            "[program:a]\ncommand = /bin/a\n\n [program:b]\ncommand = /bin/b\ncheckpoint_dir = c\n",
+            5,
+            "[program:a] '[program:b]' begins with white space, so it goes on with the value of command above it",
+        ),
+    ],
+    ids=["a copy whose name was not changed", "an indented header"],
+)
+def test_a_section_that_another_one_swallows_is_a_problem_of_that_section(read, text, line, says):
+    with pytest.raises(SectionsBroken) as refused:
+        read(DAEMON + text)
+
+    (problem,) = refused.value.problems
+    assert (problem.location.line, problem.section) == (line, says[1:].partition("]")[0])
+    assert says in problem.text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "command = /bin/a\ncheckpoint_dir = c\ncommand = /bin/b",
+            "5: [program:x] command is set twice: this replaces line 3",
+        ),
+        ("command = /bin/a\n autostart = no", "4: [program:x] 'autostart = no' begins with white space, so it goes on"),
+        ("command = /bin/a\n\n[program:x]\ncommand = /bin/b", "6: [program:x] command is set twice: this replaces"),
+    ],
+)
+def test_a_line_that_replaces_another_or_goes_on_with_it_is_a_remark_on_what_is_supervisors(read, text, says):
+    (remark,) = read(f"{DAEMON}[program:x]\n{text}\n").warnings
+
+    assert says in str(remark)
+
+
+def test_lines_that_go_on_and_values_that_come_again_as_they_are_meant_are_no_remark(read, tmp_path):
+    (tmp_path / "more.conf").write_text("[program:x]\nstopwaitsecs = 20\n")
+    text = 'command = sh -c "\n  [ -f a ]\n  b=c\n  "\nenvironment = A=1,\n  user=2\nstopwaitsecs = 5\nautostart = no\n'
+
+    config = read(f"{DAEMON}[include]\nfiles = more.conf\n[program:x]\n{text}autostart = no\n")
+
+    assert config.warnings == ()
+    assert config.programs["x"].stopwaitsecs == 20

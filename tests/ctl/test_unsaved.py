@@ -43,7 +43,7 @@ def test_a_refused_restart_leaves_that_job_alone_and_restarts_the_others(daemon,
     assert set(result.out.splitlines()) == {"a: ERROR (not saved)", "b: stopped", "b: started"}
     assert REFUSED in result.err
     stops = [asked for command, asked in daemon.asked if command == "stop"]
-    assert [stop["only_if_saved"] for stop in stops] == [True, True]
+    assert [(stop["only_if_saved"], stop["restarts"]) for stop in stops] == [(True, True), (True, True)]
 
 
 def test_a_discarding_restart_asks_for_no_save_first_and_its_loss_is_no_failure(daemon, ctl):
@@ -52,7 +52,7 @@ def test_a_discarding_restart_asks_for_no_save_first_and_its_loss_is_no_failure(
     result = ctl("restart", "--discard", "a")
 
     assert (result.status, result.out) == (0, f"a: {LOST}\na: started\n")
-    assert daemon.asked[0] == ("stop", {"name": "a"})
+    assert daemon.asked[0] == ("stop", {"name": "a", "restarts": True})
 
 
 def test_a_rolling_restart_ends_at_the_first_job_that_can_not_save(daemon, ctl):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervisor.protocol.wire.launch import PROOF
-from supervisor.prove.command import INTERRUPTED, USAGE_ERROR, main, parser
+from supervisor.prove.command import INTERRUPTED, USAGE_ERROR, interruptible, main, parser
 from tests.places import ROOT
 from tests.system.harness import Daemon
 from tests.waiting import wait_until
@@ -114,7 +114,14 @@ def test_a_script_without_a_run_is_not_provable(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path):
     with subprocess.Popen(
         [*PROVE, "--scratch", tmp_path, "--", sys.executable, EXACT], cwd=ROOT, stdout=subprocess.PIPE,
@@ -131,6 +138,25 @@ def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path):
     assert len(children) >= 2
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_once_unless_it_is_ignored(number: signal.Signals):
+    before = signal.getsignal(number)
+    try:
+        signal.signal(number, signal.SIG_IGN)
+        with interruptible():
+            signal.raise_signal(number)
+
+        signal.signal(number, before)
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(number)  # during the clean-up
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.slow

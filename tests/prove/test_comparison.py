@@ -19,7 +19,7 @@ from supervisor.protocol.tensorbundle import crc32c, sstable
 from supervisor.protocol.tensorbundle.entry import encode_header, encode_tensor
 from supervisor.prove.cause import explain
 from supervisor.prove.comparison.arrays import differing_arrays, differing_values
-from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back
+from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back, first_differing_step
 from supervisor.prove.comparison.tensors import differing_tensors
 from supervisor.prove.comparison.values import lost_values, watched_steps
 from supervisor.prove.record import RunRecord, edges_of
@@ -266,6 +266,27 @@ def test_what_a_step_makes_of_what_nobody_sees_is_not_to_be_kept():
     assert "made another batch (b undisturbed, c killed)" in explanation.reason
     assert "run.state[" not in explanation.remedy
     assert named.remedy == "keep lr", "what the checks have named explains it"
+
+
+def test_a_restart_after_the_first_difference_is_not_blamed():
+    again = RunRecord(
+        (reached(6, {"w": "a"}), reached(7, {"w": "b"}), reached(12, {"w": "c"}), reached(13, {"w": "d"}))
+    )
+    first = (reached(6, {"w": "a"}, 2, begin=True), reached(7, {"w": "x"}, 2))
+    second = (reached(12, {"w": "y"}, 3, begin=True), reached(13, {"w": "z"}, 3))
+    undisturbed, killed = record(step(6), step(7, loss=0.5)), record(step(6), step(7, loss=0.6))
+
+    differs_at = first_differing_step(undisturbed, killed)
+    lost = lost_values(RunRecord((*first, *second)), RunRecord(), again, (), differs_at)
+
+    assert (differs_at, lost) == (7, [])
+
+
+def test_an_entry_of_a_container_is_no_counter_of_a_loop():
+    killed = RunRecord((reached(6, {}, 2, begin=True), reached(7, {"memo[1]": "1"}, 2)))
+    again = RunRecord((reached(6, {"memo[1]": "1"}), reached(7, {"memo[1]": "2"})))
+
+    assert cause(LOSS, lost=lost_values(killed, RunRecord(), again, ())) is not Likely.LOOP_BEGAN_ANEW
 
 
 def test_values_that_no_two_runs_share_are_not_blamed():

@@ -158,6 +158,26 @@ def still(daemon: Daemon, disk: Path) -> int:
     return trained_and_stopped_still(daemon, disk / "j")
 
 
+def test_a_restart_whose_terminal_closes_during_the_save_leaves_the_job_training(tmp_path: Path) -> None:
+    section = (
+        endless("j", tmp_path, tmp_path / "data" / "j")
+        .replace("STEP_S=0.01", "STEP_S=1")
+        .replace('STEP_S="0.01"', 'STEP_S="1"')
+    )
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_step("j", 1)
+        client = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.ctl.main", "-s", f"unix://{daemon.socket}", "restart", "j"]
+        )
+        daemon.until_state("j", "FLUSHING")
+
+        client.send_signal(signal.SIGHUP)
+
+        assert client.wait(20) == -signal.SIGHUP
+        daemon.until(lambda: daemon.status("j")["job"]["attempt"] == 2, "it is started again")
+        daemon.until_state("j", "RUNNING")
+
+
 @pytest.mark.parametrize("how", ["full", "still", "removed"])
 def test_an_update_of_a_job_that_can_not_save_is_refused_and_others_are_applied(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str], how: str
@@ -232,6 +252,33 @@ def test_an_update_to_a_directory_without_the_newest_checkpoint_is_refused_befor
         if runs:
             assert ctl(capsys, daemon, "update", "--discard")[0] == 0
             daemon.until(lambda: "checkpoint_dir is now" in (daemon.status("j")["reason"] or ""), "j waits")
+
+
+def test_an_update_to_what_can_not_be_started_leaves_a_job_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = endless("j", tmp_path, tmp_path / "data" / "j")
+    command = next(line for line in section.splitlines() if line.startswith("command"))
+    with Daemon(tmp_path, section) as daemon:
+        pid = daemon.until_step("j", 3)["pid"]
+        for wrong, words in (
+            (f"command = {sys.executable} {tmp_path}/tarin.py", f"there is no {tmp_path}/tarin.py; correct the path"),
+            ("command = pyhton train.py", "there is no command 'pyhton' in PATH"),
+            (f"{command}\ndirectory = {tmp_path}/nope", f"its directory {tmp_path}/nope does not exist; create it"),
+        ):
+            daemon.write(section.replace(command, wrong))
+
+            status, out, _ = ctl(capsys, daemon, "update")
+
+            assert (status, out.splitlines()[0]) == (1, "j: ERROR (not applied)")
+            assert f"cannot apply the section of j: cannot start j: {words}" in out
+            assert "update --discard j applies it as it is; j goes on under its old section" in out
+            assert daemon.status("j")["pid"] == pid
+
+        assert ctl(capsys, daemon, "update", "--discard")[0] == 0
+        daemon.until_state("j", "FAILED")
+        daemon.write(section)
+        assert ctl(capsys, daemon, "update")[0] == 0  # nothing trains that could be lost
 
 
 def test_an_update_to_a_directory_that_holds_the_newest_checkpoint_is_applied(tmp_path: Path) -> None:

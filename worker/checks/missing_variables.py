@@ -18,7 +18,7 @@ from worker.checks.reachability import (
     walk,
 )
 from worker.internals.keras_internals import ATTRIBUTES_OF_FIT, METRICS_OF_FIT
-from worker.internals.tensorflow_internals import functions_in, generator_of, inputs_of
+from worker.internals.tensorflow_internals import functions_in, generator_of, global_random_generator, inputs_of
 from worker.state import extra_state
 from worker.state.object_values import identities
 from worker.state.plain_values import class_module
@@ -48,7 +48,11 @@ def find_missing(
     for item, _ in _reachable_state([("", value) for value in exempt], set()):
         seen |= identities(item)
     names: dict[str, None] = {}
-    for item, root in _reachable_state(roots, {id(value) for value in exempt}):
+    whole = (
+        *roots,
+        ("tf.random.get_global_generator()", global_random_generator()),
+    )  # reached through TensorFlow alone
+    for item, root in _reachable_state(whole, {id(value) for value in exempt}):
         if seen.isdisjoint(identities(item)):
             seen |= identities(item)
             names[f"{_display_name(item)} (reached as {root})"] = None

@@ -24,6 +24,7 @@ _batch_sizes = require("tensorflow.python.data.experimental.ops.distribute", "co
 _functions = require(
     "tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._list_all_concrete_functions"
 )
+_generators = require("tensorflow.python.ops.stateful_random_ops", "global_generator")
 _operations = require("tensorflow.python.framework.op_def_registry", "get")
 _config = require("tensorflow.python.framework.config", "is_op_determinism_enabled")
 _built = require("tensorflow.python.util._pywrap_util_port", "IsMklEnabled")
@@ -57,6 +58,11 @@ def global_seed() -> int | None:
     """The seed of `tf.random.set_seed`; None if there is none."""
     seed = _context.global_seed()
     return None if seed is None else int(seed)
+
+
+def global_random_generator() -> tf.random.Generator | None:
+    """What `tf.random.get_global_generator` gives; None if nobody has called that yet, which would make one."""
+    return _generators.global_generator
 
 
 def on_new_global_seed(heard: Callable[[Any], None]) -> None:

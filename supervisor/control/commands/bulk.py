@@ -5,7 +5,7 @@ the names, and are told to stop in that order. If the client disconnects, the co
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,15 +74,29 @@ def run_for_each(context: CommandContext, request: BulkRequest, change: audit.Ch
     """Begins the command for every program at once; the response streams the outcomes as they come."""
     outcomes = asyncio.Queue[BulkOutcome]()
     turns = StartTurns(len(request.names))
-    for name, turn in zip(request.names, turns, strict=True):
-        _run_in_background(asyncio.create_task(_run_one(context, request, name, turn, change, outcomes)))
-    _run_in_background(asyncio.create_task(turns.release_in_order()))
+    tasks = [
+        asyncio.create_task(_run_one(context, request, name, turn, change, outcomes))
+        for name, turn in zip(request.names, turns, strict=True)
+    ]
+    for task in (
+        *tasks,
+        asyncio.create_task(_await_all(context, request, tasks)),
+        asyncio.create_task(turns.release_in_order()),
+    ):
+        _run_in_background(task)
     return web.Response(_lines(outcomes, len(request.names)), content_type="application/x-ndjson")
 
 
 async def _lines(outcomes: "asyncio.Queue[BulkOutcome]", count: int) -> AsyncGenerator[bytes, None]:
     for _ in range(count):
         yield to_json(await outcomes.get()) + b"\n"
+
+
+async def _await_all(context: CommandContext, request: BulkRequest, tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Of programs that are restarted, all have to have stopped before the first is started again."""
+    await asyncio.gather(*tasks)
+    if request.command == "stop":
+        start_stop.start_if_forsaken(context, request.names)
 
 
 async def _run_one(
@@ -99,6 +113,9 @@ async def _run_one(
     try:
         if request.command == "start":
             result = await start_stop.start(context, read_request(start_stop.StartRequest, arguments), turn)
+        elif request.command == "stop":
+            turn.give_up()
+            result = await start_stop.stop(context, read_request(start_stop.StopRequest, arguments))
         else:
             turn.give_up()
             result = await COMMANDS[request.command].run(context, arguments)

@@ -1,8 +1,12 @@
 """The commands `start` and `stop`."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
+
+import structlog
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
@@ -15,6 +19,11 @@ from supervisor.runner.program.saving import save_and_train_on
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
 LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
+CLIENT_TIMEOUT_S = 5.0  # from the end of a restart's stops to its start, which clients send at once
+
+log = structlog.get_logger()
+
+_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps weak references only
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +42,14 @@ class StartRequest:
 @dataclass(frozen=True, slots=True)
 class StopRequest:
     """`wait`: answer when the process has exited; otherwise at once. `only_if_saved`: a job that trains saves first,
-    and if that fails it is not stopped but trains on (NOT_SAVED), as for a restart that can wait.
+    and if that fails it is not stopped but trains on (NOT_SAVED), as for a restart that can wait. `restarts`: the
+    client starts it again; if it is gone by then, or the daemon is, the program is started nevertheless.
     """
 
     name: str
     wait: bool = True
     only_if_saved: bool = False
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     """
     try:
         runner = find_program(context, request.name)
+        runner.requests.restarts = False
         _refuse_on_spare_node(
             runner, Code.WAITING, "it trains by itself once one of those that train is lost or leaves"
         )
@@ -200,6 +212,9 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
+    if (restarts := request.restarts and runs) or runner.requests.restarts:
+        context.ledger.wanted.record_wanted(runner.name, restarts)
+    runner.requests.restarts = restarts
     if request.wait or not runs:
         await runner.takeover.until(TakeoverStage.STARTABLE)
     if request.wait and runs:
@@ -210,7 +225,8 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
-    await require_recorded(context, context.ledger.wanted.until_recorded(), said, "would start it again")
+    if not restarts:
+        await require_recorded(context, context.ledger.wanted.until_recorded(), said, "would start it again")
     if not runs:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if progress is None:
@@ -224,6 +240,40 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
         progress.unsaved,
         is_loss=is_alive and not ends and not progress.is_safe,
     )
+
+
+async def stop_alone(context: CommandContext, request: StopRequest) -> Stopped:
+    """Flushes and stops a program; with `wait` (the default) returns when its process has exited, and says what of a
+    job's training is saved.
+    """
+    try:
+        return await stop(context, request)
+    finally:
+        start_if_forsaken(context, [request.name])
+
+
+def start_if_forsaken(context: CommandContext, names: Iterable[str], patience_s: float = CLIENT_TIMEOUT_S) -> None:
+    """Starts, after `patience_s`, those of the stopped programs that a client wanted to start again and did not.
+
+    A restart is a stop and a start. Between them whoever asked for it may have pressed Ctrl-C, lost the connection or
+    closed the page, which must not leave a job stopped for good.
+    """
+    names = [name for name in names if (runner := context.programs.runners.get(name)) and runner.requests.restarts]
+    if names:
+        task = asyncio.create_task(_start_forsaken(context, names, patience_s))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+
+async def _start_forsaken(context: CommandContext, names: Iterable[str], patience_s: float) -> None:
+    await asyncio.sleep(patience_s)
+    for name in names:
+        runner = context.programs.runners.get(name)
+        if runner is None or not runner.requests.restarts:
+            continue
+        log.warning("restart.client_gone", program=name, next="start")
+        with contextlib.suppress(CommandError):  # status and history say why, as of any start
+            await start(context, StartRequest(name, wait=False))
 
 
 def _trains_on(runner: Runner) -> str:

@@ -98,9 +98,13 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 def _stop_saved(terminal: Terminal, names: Arguments, discard: bool) -> tuple[ExitStatus, list[dict[str, Any]]]:
     """Stops programs to start them again; unless `discard`, jobs that can't save are not stopped."""
-    if discard:
-        return collect_outcomes(terminal, _DISCARDING_STOP, names)
-    return collect_outcomes(terminal, _STOP, names, only_if_saved=True)
+    try:
+        if discard:
+            return collect_outcomes(terminal, _DISCARDING_STOP, names, restarts=True)
+        return collect_outcomes(terminal, _STOP, names, only_if_saved=True, restarts=True)
+    except KeyboardInterrupt:
+        terminal.print_detail(f"the restart of {', '.join(names)} goes on: the daemon starts what it has stopped")
+        raise
 
 
 def _not_saved(stops: list[dict[str, Any]]) -> set[str]:

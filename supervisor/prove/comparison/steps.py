@@ -33,6 +33,15 @@ def differing_steps(undisturbed: RunRecord, killed: RunRecord, *, is_whole: bool
     return differences
 
 
+def first_differing_step(undisturbed: RunRecord, killed: RunRecord) -> int | None:
+    """The first step that did not show the same bits; None if all that both have trained did."""
+    differences = differing_steps(undisturbed, killed, is_whole=False)
+    return min(
+        (difference.step for difference in differences if difference.step and difference.name != NUMBER_OF_STEPS),
+        default=None,
+    )
+
+
 def _differences(once: StepDone, again: StepDone) -> Iterable[Difference]:
     for name, one, other in (
         (EPOCH, once.epoch, again.epoch),

@@ -6,8 +6,9 @@ read it. A value that the loop makes anew in each step differs at the first of t
 its loop does not exist yet where an attempt begins: it is judged by the second comparison alone. There, what stays as
 it is from step to step, as an order that was drawn at the head of the epoch, is more likely a cause than what changes.
 
-Only the first restart with any such value counts: after that one, training itself may be another. Values that are not
-the same in two undisturbed runs, such as times, say nothing.
+Only the first restart with any such value counts, and only one before the first difference: after that, training itself
+is another, and so is what its checkpoints hold. Values that are not the same in two undisturbed runs, such as times,
+say nothing.
 """
 
 import re
@@ -58,10 +59,15 @@ def watched_steps(killed: RunRecord) -> tuple[int, ...]:
 
 
 def lost_values(
-    killed: RunRecord, undisturbed: RunRecord, again: RunRecord, metrics: Collection[str]
+    killed: RunRecord,
+    undisturbed: RunRecord,
+    again: RunRecord,
+    metrics: Collection[str],
+    differs_at: int | None = None,
 ) -> list[LostValue]:
     """What restarts did not bring back, by the first restart that shows any. `again`: the second undisturbed run, which
-    has recorded `watched_steps`; the first one has recorded FIRST_STEPS. `metrics`: names that are results."""
+    has recorded `watched_steps`; the first one has recorded FIRST_STEPS. `metrics`: names that are results.
+    `differs_at`: the first step that was not the same in the killed run, if any was."""
     known = {reached.step: reached.values for reached in again.reached}
     ignored = {*metrics, *_changing_names(undisturbed, known)}
     weakest: list[LostValue] = []
@@ -69,6 +75,8 @@ def lost_values(
         after = next((values for values in killed.reached[number + 1 :] if values.attempt == begin.attempt), None)
         before, then = known.get(begin.step), known.get(begin.step + 1)
         if not begin.is_begin or after is None or after.is_begin or before is None or then is None:
+            continue
+        if differs_at is not None and begin.step >= differs_at:
             continue
         likely, others = _lost_at(begin.step, begin.values, after.values, before, then, ignored)
         if likely:
@@ -103,7 +111,7 @@ def _lost_at(
     counters = [
         replace(value, is_counter=True, is_consequence=False)
         for value in changing
-        if value.undisturbed.isdecimal() and value.killed.isdecimal()
+        if value.name.isidentifier() and value.undisturbed.isdecimal() and value.killed.isdecimal()
     ]
     certain = [value for value in (*stale, *lasting) if not value.is_gradient]
     return certain or counters or [value for value in stale if value.is_gradient], changing

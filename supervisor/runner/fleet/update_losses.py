@@ -1,12 +1,19 @@
-"""Whether applying a new configuration to a job would lose steps. Jobs that train save before, and train on."""
+"""Whether applying a new configuration would lose steps of a job, or end it for good. Jobs that train save before, and
+train on.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
+from supervisor.core.program.facts import ALIVE
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.starting import start_obstacle
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 
@@ -14,18 +21,23 @@ LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is 
 
 
 async def find_losses(
-    runners: Iterable[Runner], configured: Mapping[str, ProgramConfig], store: CheckpointStore
+    runners: Iterable[Runner], configured: Mapping[str, ProgramConfig], services: Services
 ) -> dict[str, str]:
-    """Why applying `configured` to these programs would lose steps, by job."""
+    """Why applying `configured` to these programs would lose steps, or end training for good, by job."""
     jobs = list(runners)
-    losses = await asyncio.gather(*(_find_loss(runner, configured.get(runner.name), store) for runner in jobs))
+    losses = await asyncio.gather(*(_find_loss(runner, configured.get(runner.name), services) for runner in jobs))
     return {runner.name: loss for runner, loss in zip(jobs, losses, strict=True) if loss is not None}
 
 
-async def _find_loss(runner: Runner, new: ProgramConfig | None, store: CheckpointStore) -> str | None:
+async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Services) -> str | None:
     stays = f"{runner.name} goes on under its old section"
+    if new is not None and runner.config.job is not None and runner.state in ALIVE:
+        obstacle = await _find_obstacle(new, services)
+        if obstacle is not None:
+            remedy = f"update --discard {runner.name} applies it as it is"
+            return f"cannot apply the section of {runner.name}: {obstacle}; {remedy}; {stays}"
     if new is not None and new.job is not None:
-        missing = await _find_missing_newest(runner, new, new.job, store)
+        missing = await _find_missing_newest(runner, new, new.job, services.checkpoints)
         if missing is not None:
             return f"{missing}; {stays}"
     if (why := await save_and_train_on(runner, "update")) is None:
@@ -33,6 +45,18 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, store: Checkpoin
     begins = 0 if runner.progress is None else runner.progress.safe_step
     remedy = f"update --discard {runner.name} applies it and goes on from step {begins}"
     return f"{why}; {stays}; {remedy}"
+
+
+async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:
+    """Why a job that is stopped for its new section could not be started again; None if nothing is seen."""
+    folder = program.directory or Path(program.command[0]).parent
+    look = partial(start_obstacle, program, services.environment)
+    try:
+        return await asyncio.wait_for(services.log_reads.run_for_folder(folder, look), LOOK_TIMEOUT_S)
+    except TimeoutError:
+        return f"{folder} did not answer within {LOOK_TIMEOUT_S:g} s"
+    except RuntimeError as failure:  # the host has no thread to spare
+        return f"cannot look at {folder}: {failure}"
 
 
 async def _find_missing_newest(

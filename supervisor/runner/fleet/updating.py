@@ -142,7 +142,7 @@ class Updating:
 
         `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
         the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
-        would lose steps is left as it is (refused), unless `discard` says that they may be lost.
+        would lose steps, or that trains and could not be started again, is left as it is (refused), unless `discard`.
         """
         async with self._lock:
             configured, changes = self._configured, self.changes()
@@ -171,9 +171,9 @@ class Updating:
             return [action for name in chosen for action in actions[name]]
 
     async def find_losses(self, names: Iterable[str]) -> dict[str, str]:
-        """Why applying the configuration last read would lose steps, by job."""
+        """Why applying the configuration last read would lose steps, or end training for good, by job."""
         runners = [self._runners[name] for name in names if name in self._runners]
-        return await find_losses(runners, self._configured, self._services.checkpoints)
+        return await find_losses(runners, self._configured, self._services)
 
     async def remove(self, names: Iterable[str]) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.

@@ -11,10 +11,10 @@ const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
 async function restart(name) {
   let stopped;
   try {
-    stopped = await call("stop", { name, only_if_saved: true });
+    stopped = await call("stop", { name, only_if_saved: true, restarts: true });
   } catch (error) {
     if (error.code !== "NOT_SAVED" || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
-    stopped = await call("stop", { name });
+    stopped = await call("stop", { name, restarts: true });
   }
   await call("start", { name, wait: false });
   return stopped;
@@ -94,7 +94,7 @@ export async function actOnAll(action, names) {
     let outcomes = [];
     let starting = names;
     if (action !== "start") {
-      outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true } : {}, progress);
+      outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true, restarts: true } : {}, progress);
       const refused = new Set(outcomes.filter(({ error }) => error && error.code !== "NOT_RUNNING").map(({ name }) => name));
       starting = names.filter((name) => !refused.has(name));
     }

@@ -170,3 +170,42 @@ async def test_a_start_that_fails_quotes_the_end_of_standard_error(daemon: Comma
             await start_stop.start(daemon, start_stop.StartRequest("broken"))
 
     assert str(failed.value).splitlines()[-3:] == ["the end of its standard error:", "no disk", "giving up"]
+
+
+async def _stopped_for_a_restart(daemon: CommandContext) -> None:
+    await start_stop.start(daemon, start_stop.StartRequest("first"))
+    await start_stop.stop(daemon, start_stop.StopRequest("first", restarts=True))
+
+
+@pytest.mark.integration
+async def test_a_restart_whose_client_is_gone_after_the_stop_is_finished_by_the_daemon(
+    daemon: CommandContext, ledger: Ledger
+):
+    async with asyncio.timeout(PATIENCE_S):
+        await _stopped_for_a_restart(daemon)
+        first = daemon.programs.runners["first"]
+        assert (first.state, await ledger.wanted.until_recorded()) == (State.STOPPED, None)
+        assert ledger.wanted.wanted_programs()["first"] is True  # a daemon that dies now leaves it to the next one
+
+        start_stop.start_if_forsaken(daemon, ["first", "second", "gone"], patience_s=0)
+
+        await first.wait_until(lambda: first.state is State.RUNNING or None)
+        assert daemon.programs.runners["second"].state is State.STOPPED
+
+
+@pytest.mark.integration
+async def test_a_program_that_somebody_stops_while_it_is_restarted_stays_stopped(
+    daemon: CommandContext, ledger: Ledger
+):
+    async with asyncio.timeout(PATIENCE_S):
+        await _stopped_for_a_restart(daemon)
+        with pytest.raises(CommandError) as refused:
+            await start_stop.stop(daemon, start_stop.StopRequest("first"))
+
+        start_stop.start_if_forsaken(daemon, ["first"], patience_s=0)
+
+        await asyncio.sleep(0)
+        assert refused.value.code is Code.NOT_RUNNING
+        assert daemon.programs.runners["first"].state is State.STOPPED
+        assert await ledger.wanted.until_recorded() is None
+        assert ledger.wanted.wanted_programs()["first"] is False

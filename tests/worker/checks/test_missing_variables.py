@@ -4,6 +4,7 @@ import functools
 import random
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +105,18 @@ def test_generator_of_the_script_is_named_unless_it_was_given(name: str, make: C
 
 def test_global_generators_are_never_named() -> None:
     assert named(tf.train.Checkpoint(), draw=random.gauss, numpy=np.random.mtrand._rand) == ()
+
+
+def test_tensorflows_global_generator_is_named_unless_it_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named(tf.train.Checkpoint()) == ()
+    generator = tf.random.Generator.from_seed(3)
+    monkeypatch.setattr(import_module("tensorflow.python.ops.stateful_random_ops"), "global_generator", generator)
+
+    (found,) = named(tf.train.Checkpoint())
+
+    assert found.endswith("(reached as tf.random.get_global_generator())")
+    assert named(tf.train.Checkpoint(generator=generator)) == ()
+    assert named(tf.train.Checkpoint(), (), [generator]) == ()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
