@@ -116,8 +116,16 @@ class ControlPipes:
         """Changes who gets messages and errors from now on."""
         self._on_message, self._filter.reports = on_message, ErrorReports(on_error)
 
-    def close(self) -> None:
-        """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing."""
+    @property
+    def folder(self) -> Path:
+        """Where the pipes are, and the last words."""
+        return self._folder
+
+    def close(self, *, leaves_folder: bool = False) -> None:
+        """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing.
+
+        `leaves_folder`: it stays, for a daemon that may have to read the last words once more.
+        """
         if not self._is_open:
             return
         self._is_open = False
@@ -128,7 +136,8 @@ class ControlPipes:
         self._filter.reports.close()
         os.close(self._reading)
         os.close(self._writing)
-        remove_soon(self._folder)  # the next daemon removes what remains
+        if not leaves_folder:
+            remove_soon(self._folder)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
         """Reads the last message, which the worker also wrote to the file beside the pipes: no daemon may have run, or

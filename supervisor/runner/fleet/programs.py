@@ -110,19 +110,20 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, ends, last, unfinished, marked = await asyncio.gather(
+        wanted, ends, used, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted.wanted_programs),
             asyncio.to_thread(ledger.attempts.last_ends),
-            asyncio.to_thread(takeover.last_attempts, self._services),
+            asyncio.to_thread(takeover.used_attempts, self._services),
             asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
         marked = self._left_by_others(marked)
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
-            last[name] = max(last.get(name, 0), marks.attempt_of(value))
+            used[name].seen = max(used[name].seen, marks.attempt_of(value))
         own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
+        await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
             if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
@@ -130,7 +131,7 @@ class Programs:
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
-                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), last.get(name, 0), turn))
+                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), used[name], turn))
             group.create_task(turns.release_in_order())
             for name in left.keys() - self.runners.keys():
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
