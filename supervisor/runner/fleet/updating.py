@@ -205,7 +205,7 @@ class Updating:
         stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old)
+            stopped = await _retire_for_update(old, leaves_memory=_goes_on(old.config, config))
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -217,6 +217,10 @@ class Updating:
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
+        if old is not None and old.memory is not None and runner.memory is not None:
+            if (left := old.memory.hand_over()) is not None:
+                runner.memory.take_over(left)
+            old.memory.detach()
         if uploads and runner.mirror is not None:
             runner.mirror.resume()
         try:
@@ -237,11 +241,18 @@ class Updating:
             self._services.listeners.publish([event_types.group_removed(group)])
 
 
-async def _retire_for_update(runner: Runner) -> UpdateAction:
+def _goes_on(before: ProgramConfig, after: ProgramConfig | None) -> bool:
+    """Whether what a worker of a job left in memory is of use to the job with its new section."""
+    if before.job is None or after is None or after.job is None:
+        return False
+    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
+
+
+async def _retire_for_update(runner: Runner, *, leaves_memory: bool) -> UpdateAction:
     """Flushes and stops a program, whose section changes; what is said of that."""
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
-    await retire(runner, "update")
+    await retire(runner, "update", leaves_memory=leaves_memory)
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")

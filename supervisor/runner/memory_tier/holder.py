@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
+from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.memory_socket import MemorySocket
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
@@ -30,6 +31,7 @@ class _Salvage:
     effect: effects.SalvageMemory
     held: HeldMemory
     is_written: bool = False
+    is_given_away: bool = False
     offered: MemorySocket | None = None
 
     def close_offer(self) -> None:
@@ -204,6 +206,8 @@ class MemoryHolder:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
         except (OSError, RuntimeError) as error:
             result = NotSalvaged(str(error), getattr(error, "errno", None))
+        if waiting.is_given_away:
+            return  # whoever has it looks at the disk first, and tells of what is there
         may_pass = isinstance(result, NotSalvaged) and result.errno is not None
         waiting.is_written = isinstance(result, Salvaged)
         if self._waiting is waiting and not may_pass and waiting.offered is None:
@@ -233,8 +237,29 @@ class MemoryHolder:
             self._waiting.held.close()
             self._waiting = None
 
+    def hand_over(self) -> LeftMemory | None:
+        """Gives away what is left and not on the disk yet; None if there is nothing. Whoever takes it lets go of it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting.is_written:
+            self._waiting = waiting
+            return None
+        waiting.close_offer()
+        waiting.is_given_away = True
+        effect = waiting.effect
+        return LeftMemory(self._config.name, effect.attempt, effect.mount, effect.restored, waiting.held)
+
+    def take_over(self, left: LeftMemory) -> None:
+        """Begins to write what another one has given away: of an earlier daemon, or of this one before an update."""
+        self._log.info("memory.taken_over", attempt=left.attempt, size_bytes=left.held.size_bytes)
+        self._drop_waiting()
+        self._waiting = _Salvage(effects.SalvageMemory(left.attempt, left.mount, left.restored), left.held)
+        self._begin_to_write(self._waiting)
+
     def detach(self) -> None:
         """Lets go of everything; the next daemon takes hold of what live workers name to it."""
+        if self._waiting is not None and not self._waiting.is_written:
+            effect = "the steps since the newest checkpoint are lost: no disk took them"
+            self._log.error("memory.lost", attempt=self._waiting.effect.attempt, effect=effect)
         self._drop_waiting()
         for attempt in list(self._held):
             self.release(attempt)
