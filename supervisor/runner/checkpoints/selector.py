@@ -130,7 +130,12 @@ class CheckpointSelector:
         None if that is on the disk first, and wherever more is to be decided than which of the two is newer.
         """
         decided = effect.begin_at is not None or effect.restore_below_step is not None or effect.avoid or effect.unfit
-        if decided or self._mirror is not None or not await self._memory.until_restorable(effect.attempt):
+        if (
+            decided
+            or effect.is_memory_short
+            or self._mirror is not None
+            or not await self._memory.until_restorable(effect.attempt)
+        ):
             return None
         try:
             here = await self._local.select(effect)

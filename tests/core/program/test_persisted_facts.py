@@ -241,7 +241,8 @@ NOT_STORED = {
     AttemptFacts: {
         "started_at": REPORTED, "startup_deadline_at": "from its age and start_limit_s", "progressed_at": OWN_LIFE,
         "outdated": "compared again", "readiness_unknown": OWN_LIFE, "has_spoken": "assumed of one that is adopted",
-        "last_step_at": OWN_LIFE, "in_memory": REPORTED, "flush": REPORTED, "looks_end_at": NEW_WAIT,
+        "last_step_at": OWN_LIFE, "from_memory": REPORTED,
+        "in_memory": REPORTED, "flush": REPORTED, "looks_end_at": NEW_WAIT,
         "silence": NEW_WAIT, "slowdown": MEASURED, "done_reported": REPORTED, "reported_error": REPORTED,
         "failed_step": REPORTED, "out_of_memory": REPORTED, "failed_errno": REPORTED, "older_readable": NEW_WAIT,
         "go_back": REPORTED, "gang_attempt": REPORTED, "save_error": REPORTED, "flush_failure": SHOWN,
