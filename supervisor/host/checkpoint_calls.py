@@ -29,6 +29,7 @@ class ListedCheckpoint:
 
     `valid`: whether it was verified as whole or as damaged; None if it was not verified. `reason`: why it is not
     valid. `created_wall_at`: Unix time. `replayed`: steps before or behind it were trained twice, with equal bits.
+    `fetched`: it came from a mirror, so its attempt may be another host's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ListedCheckpoint:
     reason: str | None
     quarantined: bool
     replayed: bool = False
+    fetched: bool = False
 
 
 class Order:
@@ -183,7 +185,13 @@ def _list(request: CheckpointRequest) -> Listing:
     names, replayed = directory.committed_checkpoints(folder)[:MAX_LISTED], frozenset(read_replayed(folder))
     described = (_describe_committed(folder / str(name), name, request.verify) for name in names)
     committed = (
-        replace(checkpoint, replayed=checkpoint.name in replayed) for checkpoint in described if checkpoint is not None
+        replace(
+            checkpoint,
+            replayed=checkpoint.name in replayed,
+            fetched=(folder / checkpoint.name / layout.FETCHED).exists(),
+        )
+        for checkpoint in described
+        if checkpoint is not None
     )
     quarantine = folder / layout.QUARANTINE
     aside = list_quarantined(folder)[:MAX_LISTED]

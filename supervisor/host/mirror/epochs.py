@@ -91,11 +91,11 @@ class HeldRun(RemoteRun):
         """
         is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
         newer = self._newer_than((start, seen), self.epochs(), is_given_up)
-        number = self.begin_epoch(start, known) if newer is None else self._create_epoch(newer, known)
+        number = self.begin_epoch(start, known) if newer is None else self._create_epoch(newer, newer.name, known)
         earlier = {epoch.number: epoch for epoch in self._epochs.values() if epoch.number < number}
         known_names = (start, seen, None if newer is None else newer.name)
         if (late := self._newer_than(known_names, earlier, is_given_up)) is not None:
-            newer, number = late, self._create_epoch(late, number)
+            newer, number = late, self._create_epoch(late, late.name, number)
         return number, None if newer is None else newer.name
 
     def _newer_than(
@@ -120,9 +120,9 @@ class HeldRun(RemoteRun):
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
         line = checkpoints_on_line(self.epochs(), committed(self.files()))
-        return self._create_epoch(newest_at_or_before(line, start), known)
+        return self._create_epoch(newest_at_or_before(line, start), start, known)
 
-    def _create_epoch(self, parent: RemoteCheckpoint | None, known: int) -> int:
+    def _create_epoch(self, parent: RemoteCheckpoint | None, start: CheckpointName | None, known: int) -> int:
         """What is going to be created is noted in the folder first, so that the next process knows it again if this
         one is killed, or its answer lost."""
         epochs, before = self.epochs(), begun_epoch(self.folder)
@@ -130,10 +130,11 @@ class HeldRun(RemoteRun):
         self._refuse_after(known)
         # numbers never go back, also where the store was emptied: what is in the folder counts by them
         number, holder = max(known, *epochs, 0) + 1, platform.node()
-        if before is not None and (before.number, before.parent, before.holder) == (number, parent, holder):
+        begins = number, parent, start, holder
+        if before is not None and (before.number, before.parent, before.start, before.holder) == begins:
             epoch = before  # the request of that time may still arrive
         else:
-            epoch = Epoch(number, parent, holder, time.time(), secrets.token_hex(8))
+            epoch = Epoch(number, parent, holder, time.time(), secrets.token_hex(8), start)
             record_begin(self.folder, epoch)
         if not self.store.create(epoch_key(number), encode_epoch(epoch)):
             self._refuse_other(epoch, before)

@@ -207,7 +207,7 @@ async def _newest_checkpoint(
         listing = await asyncio.wait_for(
             checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
         )
-        mine = [checkpoint for checkpoint in listing if checkpoint.attempt == attempt and not checkpoint.quarantined]
+        mine = [entry for entry in listing if entry.attempt == attempt and not (entry.quarantined or entry.fetched)]
         return max(mine, key=lambda entry: entry.step, default=None)
     return None
 

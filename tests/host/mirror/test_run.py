@@ -583,6 +583,22 @@ def test_what_was_given_up_long_ago_is_deleted_once_the_new_line_has_two_of_its_
     assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
 
 
+def test_what_was_given_up_for_something_older_than_all_is_deleted_too(tmp_path: Path, url: str):
+    folder, store = tmp_path / "here", tmp_path / "store"
+    here = host(url, folder)
+    first = here.begin_epoch(None, 0)
+    for step in (200, 300):
+        here.upload(made(folder, step), first)
+    second = here.begin_epoch(made(folder, 100), first)  # training has diverged; the store never had that one
+    begun_long_ago(store, second, 2 * GIVEN_UP_AGE)
+
+    for step in (110, 120):
+        here.upload(made(folder, step, 2), second)
+
+    assert not [path for path in (store / f"e{first:04d}").rglob("*") if path.is_file()]
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
+
+
 def test_what_an_operator_began_anew_without_stays_in_the_store(tmp_path: Path, url: str):
     folder, store = tmp_path / "here", tmp_path / "store"
     here = host(url, folder)
