@@ -250,12 +250,12 @@ def send_once(folder: Path, message: ToWorker) -> bool:
 
 def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
     """Reads the last messages of a dead worker from the file beside its pipes."""
-    items = islice(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
+    items = deque(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
     return [item for item in items if isinstance(item, FromWorker) and item.attempt == attempt]
 
 
 def _read_file(path: Path) -> bytes:
-    """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file, or has other names."""
+    """The last READ_BYTES of what the job's user wrote; empty if it is not a regular file, or has other names."""
     try:
         descriptor = open_in_folder_of_user(path.parent, path.name, os.O_RDONLY)
     except OSError:
@@ -263,7 +263,10 @@ def _read_file(path: Path) -> bytes:
     try:
         status = os.fstat(descriptor)
         is_theirs = stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # a hard link may lead to anybody's file
-        return os.read(descriptor, READ_BYTES) if is_theirs else b""
+        if not is_theirs:
+            return b""
+        os.lseek(descriptor, max(0, status.st_size - READ_BYTES), os.SEEK_SET)
+        return os.read(descriptor, READ_BYTES)
     finally:
         os.close(descriptor)
 
