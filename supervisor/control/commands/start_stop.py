@@ -73,6 +73,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:
             turn.give_up()
         await runner.takeover.until(TakeoverStage.STARTABLE)
+        if begins_at is not None:  # a worker that is being adopted says first whether it goes on
+            await runner.wait_until(lambda: True if runner.state is not State.ADOPTING else None)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:
                 raise CommandError(Code.ALREADY_STARTED, runner.name)
