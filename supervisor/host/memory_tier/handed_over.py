@@ -38,7 +38,7 @@ class LeftMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _MemoryEntry:
     program: str
     attempt: int
     descriptor: int
@@ -51,9 +51,9 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _MemoryList:
     pid: int
-    memories: Annotated[tuple[_Entry, ...], Items(MAX_MEMORIES)] = ()
+    memories: Annotated[tuple[_MemoryEntry, ...], Items(MAX_MEMORIES)] = ()
     format: int = FORMAT
 
 
@@ -64,11 +64,11 @@ def hand_over(runtime_dir: Path, left: Iterable[LeftMemory]) -> None:
         descriptor = memory.held.descriptor
         status = os.fstat(descriptor)
         place = descriptor, status.st_dev, status.st_ino, memory.held.owner, memory.held.size_bytes
-        entries.append(_Entry(memory.program, memory.attempt, *place, memory.mount, memory.restored))
+        entries.append(_MemoryEntry(memory.program, memory.attempt, *place, memory.mount, memory.restored))
     if not entries:
         return
     try:
-        (runtime_dir / NAME).write_text(encode_record(_File(os.getpid(), tuple(entries))))
+        (runtime_dir / NAME).write_text(encode_record(_MemoryList(os.getpid(), tuple(entries))))
         for entry in entries:
             os.set_inheritable(entry.descriptor, True)
     except OSError as error:
@@ -90,7 +90,7 @@ def take_over(runtime_dir: Path) -> dict[str, LeftMemory]:
     try:
         fields = parse_object(content[:MAX_BYTES])
         check_format(fields, FORMAT, NAME)
-        stored = decode_record(fields, _File, NAME)
+        stored = decode_record(fields, _MemoryList, NAME)
     except (ValueError, NewerFormat) as error:
         log.error("memory.not_taken_over", error=str(error), effect="what the daemon before held in memory is lost")
         return {}
@@ -98,7 +98,7 @@ def take_over(runtime_dir: Path) -> dict[str, LeftMemory]:
     return {entry.program: _left(entry) for entry in entries if _is_there(entry)}
 
 
-def _is_there(entry: _Entry) -> bool:
+def _is_there(entry: _MemoryEntry) -> bool:
     try:
         status = os.fstat(entry.descriptor)
     except OSError:
@@ -106,7 +106,7 @@ def _is_there(entry: _Entry) -> bool:
     return (status.st_dev, status.st_ino) == (entry.device, entry.inode)
 
 
-def _left(entry: _Entry) -> LeftMemory:
+def _left(entry: _MemoryEntry) -> LeftMemory:
     os.set_inheritable(entry.descriptor, False)
     held = HeldMemory.of_descriptor(entry.descriptor, entry.owner, entry.size_bytes)
     return LeftMemory(entry.program, entry.attempt, entry.mount, entry.restored, held)
