@@ -45,7 +45,7 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         facts.account = before.changed_to(facts.account.newest)  # one change
     if event.done:
         done = RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running")
-        if facts.wanted and not facts.closing and account.has_order(facts):
+        if account.is_to_begin_again(facts):
             return [done, *start_with_full_budgets(facts, now)]
         enter(facts, State.SUCCEEDED)
         return [done, *record_stop(facts, event, now)]

@@ -95,9 +95,11 @@ def record_restored(facts: ProgramFacts) -> None:
     facts.restore_below_step = None
 
 
-def has_order(facts: ProgramFacts) -> bool:
-    """Whether an operator has chosen where the next attempt begins, and the present one was not launched for that."""
-    return facts.begin_at is not None and (facts.begin_since is None or facts.begin_since > facts.attempt)
+def is_to_begin_again(facts: ProgramFacts) -> bool:
+    """Whether an operator has chosen where the next attempt begins, and the present one was not launched for that: then
+    it follows also where training is complete. The ranks of a gang begin and end together."""
+    is_order = facts.begin_at is not None and (facts.begin_since is None or facts.begin_since > facts.attempt)
+    return is_order and facts.wanted and not (facts.closing or facts.policy.is_gang)
 
 
 def _is_own_commit(facts: ProgramFacts) -> bool:

@@ -81,6 +81,7 @@ class MemoryHolder:
             case messages.Restored() if self._waiting is not None:
                 self._waiting.close_offer()
                 if self._is_settled.is_set() and (self._waiting.is_written or not message.from_memory):
+                    self._say_lost(f"attempt {message.attempt} goes on from step {message.step}")
                     self._drop_waiting()  # it is on the disk, or training goes on from an older state
 
     def _drop_outdated(self, attempt: int) -> None:
@@ -231,6 +232,12 @@ class MemoryHolder:
         self._observers.on_message(committed, time.monotonic())
         self._post(events.MemorySalvaged(effect.attempt, salvaged.step, salvaged.name, salvaged.wall_at))
 
+    def _say_lost(self, effect: str) -> None:
+        """If no disk took what is left, and nobody has restored it."""
+        if self._waiting is not None and not self._waiting.is_written:
+            why = "no disk took what its worker left in memory"
+            self._log.error("memory.lost", attempt=self._waiting.effect.attempt, why=why, effect=effect)
+
     def _drop_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.close_offer()
@@ -257,9 +264,7 @@ class MemoryHolder:
 
     def detach(self) -> None:
         """Lets go of everything; the next daemon takes hold of what live workers name to it."""
-        if self._waiting is not None and not self._waiting.is_written:
-            effect = "the steps since the newest checkpoint are lost: no disk took them"
-            self._log.error("memory.lost", attempt=self._waiting.effect.attempt, effect=effect)
+        self._say_lost("the steps since the newest checkpoint are lost")
         self._drop_waiting()
         for attempt in list(self._held):
             self.release(attempt)

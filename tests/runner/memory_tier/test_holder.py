@@ -144,7 +144,9 @@ async def test_once_training_goes_on_from_an_older_state_it_is_let_go(daemon: Da
     await daemon.holder.settle()
     assert daemon.is_held
 
-    daemon.holder.on_message(Restored(4, 5, "step-0000000005.a2", 0.1))
+    with capture_logs() as logged:
+        daemon.holder.on_message(Restored(4, 5, "step-0000000005.a2", 0.1))
+    assert [(entry["event"], entry["attempt"]) for entry in logged] == [("memory.lost", 3)]
     daemon.job.folder.mkdir()
     await daemon.holder.settle()
 
