@@ -188,7 +188,7 @@ def _list(request: CheckpointRequest) -> Listing:
         replace(
             checkpoint,
             replayed=checkpoint.name in replayed,
-            fetched=(folder / checkpoint.name / layout.FETCHED).exists(),
+            fetched=_is_fetched(folder, checkpoint.name),
         )
         for checkpoint in described
         if checkpoint is not None
@@ -197,6 +197,11 @@ def _list(request: CheckpointRequest) -> Listing:
     aside = list_quarantined(folder)[:MAX_LISTED]
     quarantined = (_describe_quarantined(quarantine, checkpoint) for checkpoint in aside)
     return Listing((*committed, *filter(None, quarantined)))
+
+
+def _is_fetched(folder: Path, name: str) -> bool:
+    """Whether a checkpoint came from a mirror; its attempt is another host's then, perhaps of the same number."""
+    return (folder / name / layout.FETCHED).exists()
 
 
 def _highest_attempt(request: CheckpointRequest) -> Attempts:
@@ -218,7 +223,9 @@ def _measure(request: CheckpointRequest) -> OnDisk:
 def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     folder, step, since = request.directory, request.step, request.since
     order.require()
-    if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
+    if since is not None and any(
+        name.attempt >= since and not _is_fetched(folder, str(name)) for name in directory.committed_checkpoints(folder)
+    ):
         return Moved(())
     below, is_noted = step + 1 if step else 0, False
 

@@ -72,6 +72,7 @@ class LedgerWriter:
         self._closing = False
         self._groups = 0  # that are open
         self._before_groups = 0  # statements in the queue from before the first of them
+        self._queued_before_groups = 0
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
@@ -118,14 +119,15 @@ class LedgerWriter:
         """
         with self._changed:
             if not self._groups:
-                self._before_groups = len(self._queue)
+                self._before_groups, self._queued_before_groups = len(self._queue), self._queued
             self._groups += 1
         try:
             yield
         finally:
             with self._changed:
                 self._groups -= 1
-                self._changed.notify_all()
+                if not self._groups and self._queued != self._queued_before_groups:  # most events record nothing
+                    self._changed.notify_all()
 
     @property
     def queued(self) -> int:
