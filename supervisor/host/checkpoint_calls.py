@@ -29,6 +29,7 @@ class ListedCheckpoint:
 
     `valid`: whether it was verified as whole or as damaged; None if it was not verified. `reason`: why it is not
     valid. `created_wall_at`: Unix time. `replayed`: steps before or behind it were trained twice, with equal bits.
+    `fetched`: it came from a mirror, so its attempt may be another host's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ListedCheckpoint:
     reason: str | None
     quarantined: bool
     replayed: bool = False
+    fetched: bool = False
 
 
 class Order:
@@ -183,12 +185,23 @@ def _list(request: CheckpointRequest) -> Listing:
     names, replayed = directory.committed_checkpoints(folder)[:MAX_LISTED], frozenset(read_replayed(folder))
     described = (_describe_committed(folder / str(name), name, request.verify) for name in names)
     committed = (
-        replace(checkpoint, replayed=checkpoint.name in replayed) for checkpoint in described if checkpoint is not None
+        replace(
+            checkpoint,
+            replayed=checkpoint.name in replayed,
+            fetched=_is_fetched(folder, checkpoint.name),
+        )
+        for checkpoint in described
+        if checkpoint is not None
     )
     quarantine = folder / layout.QUARANTINE
     aside = list_quarantined(folder)[:MAX_LISTED]
     quarantined = (_describe_quarantined(quarantine, checkpoint) for checkpoint in aside)
     return Listing((*committed, *filter(None, quarantined)))
+
+
+def _is_fetched(folder: Path, name: str) -> bool:
+    """Whether a checkpoint came from a mirror; its attempt is another host's then, perhaps of the same number."""
+    return (folder / name / layout.FETCHED).exists()
 
 
 def _highest_attempt(request: CheckpointRequest) -> Attempts:
@@ -210,7 +223,9 @@ def _measure(request: CheckpointRequest) -> OnDisk:
 def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     folder, step, since = request.directory, request.step, request.since
     order.require()
-    if since is not None and any(name.attempt >= since for name in directory.committed_checkpoints(folder)):
+    if since is not None and any(
+        name.attempt >= since and not _is_fetched(folder, str(name)) for name in directory.committed_checkpoints(folder)
+    ):
         return Moved(())
     below, is_noted = step + 1 if step else 0, False
 

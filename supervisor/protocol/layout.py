@@ -111,12 +111,17 @@ def standby_folder(runtime_dir: Path, program: str, token: str) -> Path:
 
 def highest_attempts(runtime_dir: Path) -> dict[str, int]:
     """By program: the highest attempt whose pipes still exist."""
-    return {path.name: _highest_attempt(path) for path in _inside(runtime_dir)}
+    return {name: max(attempts, default=0) for name, attempts in attempts_with_folders(runtime_dir).items()}
 
 
-def _highest_attempt(folder: Path) -> int:
+def attempts_with_folders(runtime_dir: Path) -> dict[str, list[int]]:
+    """By program: the attempts whose pipes still exist."""
+    return {path.name: _attempts_in(path) for path in _inside(runtime_dir)}
+
+
+def _attempts_in(folder: Path) -> list[int]:
     matches = (match for path in _inside(folder) if (match := _ATTEMPT.fullmatch(path.name)) is not None)
-    return max((attempt for match in matches if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
+    return [attempt for match in matches if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT]
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -451,6 +451,37 @@ class Histories(RuleBasedStateMachine):
         self.goes = []
         self.post(events.StartRequested(resumes=True))
 
+    @precondition(lambda self: self.job.state is State.RUNNING)
+    @rule(diverges=st.booleans(), has_begun_next=st.booleans())
+    def daemon_dies_as_it_decides_about_an_end(self, diverges: bool, has_begun_next: bool) -> None:
+        """The ledger has nothing of that end; the worker's last words, and perhaps the next process, are there."""
+        number, step = self.job.facts.attempt, self.job.facts.current.step or 0
+        stored = facts_to_persist(self.job.facts, self.now)
+        if diverges:
+            self.note(self.reported, OlderBecause.ROLLED_BACK)
+            self.job.handle(events.FailureReported(number, "nan", step, go_back=True), self.now)
+        else:
+            self.note(self.restored, OlderBecause.SUSPECT)
+            self.note(self.reported, OlderBecause.SUSPECT)
+        self.job.handle(events.WorkerExited(number, WorkerExit.DIVERGED if diverges else 9), self.now)
+        decided = self.job.facts
+        self.goes, self.waiting, self.withdrawn = [], [], set()
+        self.in_memory = self.salvaged = self.being_written = self.left = self.from_memory = None
+        self.job = Job(self.policy())
+        self.job.skip_attempts(number)
+        self.job.facts.account, self.job.facts.wanted = decided.account, True
+        self.job.facts.attempts_used = number + has_begun_next
+        self.job.recall_persisted(stored, self.now, 0.0)
+        here = self.machine.at(self.home).committed
+        saved = max((name.step for name in here if name.attempt == number), default=None)
+        if saved is not None and (self.reported is None or saved >= self.reported.step):
+            self.reported = CheckpointName(saved, number)
+        words = {"error": "nan", "step": step, "go_back": True, "code": int(WorkerExit.DIVERGED)} if diverges else {}
+        effects = self.job.handle(events.AttemptLost(number, committed_step=saved, **words), self.now)
+        if diverges:
+            assert self.job.facts.divergence == decided.divergence
+        self.carry_out(effects)
+
     @rule(step=st.integers(0, 60))
     def operator_chooses_a_step(self, step: int) -> None:
         if self.job.state in (State.STARTING, State.RUNNING):

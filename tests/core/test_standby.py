@@ -1,5 +1,7 @@
 """When a standby is prepared, promoted and dropped; and that it never makes a second worker."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,15 @@ from supervisor.core.standby.events import (
     StandbyUseless,
     StartExpected,
 )
-from supervisor.core.standby.facts import MIB, MemoryHeadroom, StandbyKind, StandbyNeed, StandbyStage, need_of
+from supervisor.core.standby.facts import (
+    LAST_USE_S,
+    MIB,
+    MemoryHeadroom,
+    StandbyKind,
+    StandbyNeed,
+    StandbyStage,
+    need_of,
+)
 from supervisor.core.standby.machine import (
     AUTO_SETTLE_S,
     BACKOFF_FIRST_S,
@@ -274,13 +284,15 @@ def facts_of(state: State, **values: object) -> ProgramFacts:
         (facts_of(State.RUNNING, closing=True), StandbyNeed.NONE),
         (facts_of(State.RUNNING, current=AttemptFacts(done_reported=True)), StandbyNeed.NONE),
         (facts_of(State.RUNNING, notice=NOTICE), StandbyNeed.NONE),
+        (facts_of(State.RUNNING, notice=replace(NOTICE, deadline_at=14 * 86400.0)), StandbyNeed.CALM),
+        (facts_of(State.RUNNING, notice=replace(NOTICE, deadline_at=LAST_USE_S + 1.0)), StandbyNeed.NONE),
         (facts_of(State.FAILED), StandbyNeed.NONE),
         (ProgramFacts(Policy("p", is_job=False), state=State.RUNNING, wanted=True), StandbyNeed.NONE),
         (ProgramFacts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), StandbyNeed.NONE),
     ],
 )
 def test_memory_headroom_of_a_job(facts: ProgramFacts, need: StandbyNeed):
-    assert need_of(facts) is need
+    assert need_of(facts, 1.0) is need
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------
@@ -301,10 +313,12 @@ class Together:
         self.job, self.standby = Job(policy), Standby(kind)
         self.workers = self.spares = 0
         self.promotions = 0
+        self.now = 0.0
 
     def job_effects(self, effects: list[Effect], usable: bool, now: float) -> None:
-        self.do(self.standby.handle(JobChanged(need_of(self.job.facts), self.job.facts.closing), now))
-        if need_of(self.job.facts) is StandbyNeed.NONE:
+        self.now = now
+        self.do(self.standby.handle(JobChanged(need_of(self.job.facts, now), self.job.facts.closing), now))
+        if need_of(self.job.facts, now) is StandbyNeed.NONE:
             assert self.standby.status.stage in (StandbyStage.NONE, StandbyStage.ENDING), (
                 "it ends before anything else is done"
             )
@@ -323,7 +337,7 @@ class Together:
     def do(self, effects: list[StandbyEffect]) -> None:
         for effect in effects:
             if isinstance(effect, PrepareStandby):
-                assert need_of(self.job.facts) is StandbyNeed.CALM, "never beside a flush or a notice"
+                assert need_of(self.job.facts, self.now) is StandbyNeed.CALM, "never beside a flush or a notice"
                 assert self.job.state is State.RUNNING
                 self.spares += 1
             elif isinstance(effect, DropStandby):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_calls import ListedCheckpoint
+from supervisor.host.checkpoint_calls import CheckpointRequest, ListedCheckpoint, Moved, Question, answer
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
@@ -15,6 +15,7 @@ from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.checkpoints.replayed import to_bytes
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from tests.host.conftest import PATIENCE_S
 
 
@@ -166,3 +167,16 @@ async def test_cancelled_call_blocks_nobody(tmp_path: Path) -> None:
     assert done == []
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize("is_fetched", [True, False])
+def test_what_was_fetched_is_no_save_of_an_attempt_that_carries_out_an_order(tmp_path: Path, is_fetched: bool) -> None:
+    """Another host's attempt had the same number, and the daemon was killed between fetching and setting aside."""
+    commit(tmp_path, 300, 5)
+    saved = commit(tmp_path, 200, 6)
+    if is_fetched:
+        (saved / layout.FETCHED).write_bytes(encode_fetched(2))
+
+    moved = answer(CheckpointRequest(Question.BEGIN_AT, tmp_path, step=200, since=6))
+
+    assert moved == Moved(("step-0000000300.a5",) if is_fetched else ())

@@ -354,6 +354,29 @@ def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(
     require_little_again(job, deaths=3)
 
 
+def test_what_a_full_disk_did_not_take_outlives_a_reload(tmp_path: Path, small_disk: Path) -> None:
+    keys = "standby=off\nautorestart=false\n"
+    job = MemoryJob(tmp_path / "job", LONG, keys=keys, checkpoints=small_disk / "ckpt", STEP_S=0.1, **SMALL)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        daemon.call("checkpoint", name="job")
+        saved = int(job.status()["job"]["checkpoint"]["step"])
+        job.until_copied()
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        os.kill(pid, signal.SIGKILL)
+        daemon.until(lambda: job.logged("memory.not_salvaged"), "the disk does not take it")
+
+        daemon.call("reload")
+        daemon.until(lambda: job.logged("memory.taken_over"), "the next daemon has it")
+        second = job.until_trains(but=pid)
+        (small_disk / "filler").unlink()
+
+    assert pid_steps(job, second)[0] > saved + 1
+    assert not job.logged("memory.lost")
+
+
 @pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint
 def test_a_hot_standby_begins_from_what_was_in_memory(tmp_path: Path) -> None:
     pair = HotPair(tmp_path, "checkpoint_interval=100000 steps\n")

@@ -45,6 +45,7 @@ from worker.process.requests import PendingRequests, SaveRequest
 from worker.process.sent_messages import SentMessages
 
 MAX_QUEUED = 1000  # lines kept while the daemon is away; the oldest are dropped first: newer commits matter more
+LAST_WORDS_BYTES = 32 * 1024  # of messages for a later daemon; it needs the last one
 READ_BYTES = 64 * 1024  # what a pipe holds
 _OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # both: the death of one side closes nothing
 
@@ -170,10 +171,16 @@ class WorkerChannel:
                 self._write_last_words(message)
 
     def _write_last_words(self, message: Done | Failed) -> None:
-        """Writes the message beside the pipes too, for a daemon that starts after this process has gone."""
+        """Writes the message beside the pipes too, for a daemon that starts after this process has gone.
+
+        That place is in memory, as a rule: a script that has run after run keeps the last ones only.
+        """
+        line = encode_within_limit(message)
         try:
             with (self.pipes / layout.LAST_WORDS).open("ab") as file:
-                file.write(encode_within_limit(message))
+                if file.tell() + len(line) > LAST_WORDS_BYTES:
+                    file.truncate(0)
+                file.write(line)
         except OSError as error:  # a daemon that is there reads it from the pipe
             self.show_message(
                 f"cannot write {self.pipes / layout.LAST_WORDS}: {error}; a later daemon won't know how this ended"

@@ -25,6 +25,7 @@ from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.saving.commit import CheckpointOrigin
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
+from worker.saving.memory_checkpoint import MemoryCheckpoint
 from worker.saving.memory_tier import MemoryTier, has_copies
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
@@ -168,13 +169,25 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         )
 
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
-        opened = self._opened = self._open_directory(directory)
+        opened = self._open_directory(directory)
         # reading it creates it, so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
         _ = self._state.tracked.save_counter
         with contextlib.ExitStack() as restoring:
             if opened.memory is not None:
-                opened = replace(opened, restore=restoring.enter_context(opened.memory.as_folder()))
+                opened = self._in_folder(opened, opened.memory, restoring)
+            self._opened = opened
             return self._restore(opened)
+
+    def _in_folder(
+        self, opened: OpenedDirectory, memory: MemoryCheckpoint, restoring: contextlib.ExitStack
+    ) -> OpenedDirectory:
+        """With what is in memory instead of the older checkpoint on the disk, if the host has room for a folder."""
+        try:
+            return replace(opened, restore=restoring.enter_context(memory.as_folder()))
+        except (OSError, MemoryError) as error:
+            text = f"cannot restore {memory.name} from memory: {error}; an older state is restored"
+            self._attempt.reporter.show_message(text)
+            return replace(opened, memory=None)
 
     def _restore(self, opened: OpenedDirectory) -> RestoredCheckpoint | None:
         if opened.restore is not None:

@@ -62,15 +62,22 @@ class MemoryCheckpoint:
 
         Raises OSError.
         """
-        is_writable = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
-        with (
-            contextlib.closing(self),
-            tempfile.TemporaryDirectory(prefix="stepkeeper-", dir=SHARED_MEMORY if is_writable else None) as place,
-        ):
-            folder = Path(place) / str(self.name)
+        with contextlib.closing(self), contextlib.ExitStack() as place:
+            try:
+                folder = self._make_folder(SHARED_MEMORY, place)
+            except OSError:  # it is everybody's, and may be full
+                folder = self._make_folder(None, place)
+            yield folder
+
+    def _make_folder(self, where: Path | None, place: contextlib.ExitStack) -> Path:
+        """`where`: None: where temporary files are. `place`: deletes it."""
+        with contextlib.ExitStack() as made:
+            temporary = made.enter_context(tempfile.TemporaryDirectory(prefix="stepkeeper-", dir=where))
+            folder = Path(temporary) / str(self.name)
             folder.mkdir()
             self._fill(folder)
-            yield folder
+            place.push(made.pop_all())
+            return folder
 
     def add_checksums(self, folder: Path) -> None:
         """Has TensorFlow's reader take all of the folder: it asks for a checksum of each tensor. Raises OSError."""

@@ -85,6 +85,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:
             turn.give_up()
         await runner.takeover.until(TakeoverStage.STARTABLE)
+        if begins_at is not None:  # a worker that is being adopted says first whether it goes on
+            await runner.wait_until(lambda: True if runner.state is not State.ADOPTING else None)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:
                 raise CommandError(Code.ALREADY_STARTED, runner.name)
@@ -103,12 +105,14 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         if begins_at is not None:
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
-        recorded = asyncio.create_task(context.ledger.wanted.until_recorded())
+        is_order = begins_at is not None
+        recorded = asyncio.create_task(context.ledger.wanted.until_recorded(with_decisions=is_order))
         if request.wait:
             await _until_started(context, runner)
         elif runner.records.process.spawn_error is not None:
             raise _start_error(context, runner)
-        await require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
+        effect = "may begin from the newest checkpoint" if is_order else "would not start it"
+        await require_recorded(context, recorded, f"{runner.name} was started", effect)
         return ProgramName(runner.name)
     finally:
         if turn is not None:
@@ -211,6 +215,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
+    withdraws = runner.facts.begin_at is not None
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
     if (restarts := request.restarts and runs) or runner.requests.restarts:
         context.ledger.wanted.record_wanted(runner.name, restarts)
@@ -225,8 +230,10 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
-    if not restarts:
-        await require_recorded(context, context.ledger.wanted.until_recorded(), said, "would start it again")
+    if not restarts or withdraws:
+        recorded = context.ledger.wanted.until_recorded(with_decisions=withdraws)
+        effect = "may yet carry out the order that this withdraws" if withdraws else "would start it again"
+        await require_recorded(context, recorded, said, effect)
     if not runs:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if progress is None:

@@ -97,7 +97,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
     facts.current.progressed_at = now
     facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE
     if event.phase in (Phase.TRAINING, Phase.DONE):
-        account.record_begun_before(facts)
+        account.record_restored(facts)
     if event.phase in (Phase.WAITING, Phase.RESTORING) or not (
         facts.current.made_progress or facts.current.done_reported
     ):

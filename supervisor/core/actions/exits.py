@@ -63,6 +63,8 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
         facts.no_copies = True
         text = f"{text}; from now on its state is not copied into memory"
     record = RecordEnd(facts.attempt, cause, text, unsaved)
+    if cause is Cause.DONE and account.is_to_begin_again(facts):
+        return [record, *start_with_full_budgets(facts, now)]
     if cause is Cause.DONE:
         facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)

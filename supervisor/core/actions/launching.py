@@ -192,7 +192,7 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.has_spoken = facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
-    facts.begin_at = facts.begin_since = facts.restore_below_step = None
+    account.record_restored(facts)
     if event.in_memory is not None:
         restores_from_memory(facts, event.in_memory)
     else:

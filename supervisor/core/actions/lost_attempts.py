@@ -12,7 +12,7 @@ from supervisor.core.actions.crash_loops import record_failed_step
 from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
-from supervisor.core.actions.intents import record_stop
+from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
@@ -38,17 +38,17 @@ def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 
 def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     if event.committed_step is not None:  # so it had begun, whether or not a daemon was there to hear of it
-        account.record_begun_before(facts)
+        account.record_restored(facts)
         before = facts.account
         account.record_start(facts)
         account.record_commit(facts, event.committed_step)
         facts.account = before.changed_to(facts.account.newest)  # one change
     if event.done:
+        done = RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running")
+        if account.is_to_begin_again(facts):
+            return [done, *start_with_full_budgets(facts, now)]
         enter(facts, State.SUCCEEDED)
-        return [
-            RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running"),
-            *record_stop(facts, event, now),
-        ]
+        return [done, *record_stop(facts, event, now)]
     told_nothing = event.error is None and event.oom is None
     if told_nothing and (event.host_rebooted or not facts.policy.is_job):
         cause, text = (

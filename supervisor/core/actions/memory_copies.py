@@ -40,9 +40,12 @@ def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
 
 
 def copies_are_blamed(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> bool:
-    """Whether the host's memory ran out while the state was copied there: without copies the worker may have lived."""
+    """Whether the host's memory ran out while the state was copied there, or lay there as it was restored: without
+    copies the worker may have lived."""
+    current = facts.current
     ran_out = cause is Cause.MEMORY_LIMIT or (cause is Cause.OUT_OF_MEMORY and event.oom is not None)
-    return ran_out and facts.current.in_memory and not facts.no_copies
+    has_copies = current.in_memory or (current.from_memory and not current.made_progress)
+    return ran_out and has_copies and not facts.no_copies
 
 
 def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Effects:
@@ -82,7 +85,7 @@ def restores_from_memory(facts: ProgramFacts, name: str) -> None:
     if directory is None or parsed is None:
         return
     facts.current.checkpoint = CheckpointSelected(facts.attempt, f"{directory}/{name}", parsed.step)
-    facts.current.from_checkpoint, facts.salvaged = True, name
+    facts.current.from_checkpoint, facts.current.from_memory, facts.salvaged = True, True, name
 
 
 def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:

@@ -161,6 +161,7 @@ def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
         waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
         facts.begin_since,
         None if below is None else facts.diverged_attempt,
+        facts.no_copies,
     )
 
 

@@ -88,11 +88,18 @@ def record_begun(facts: ProgramFacts) -> None:
         facts.begin_at = facts.begin_since = None
 
 
-def record_begun_before(facts: ProgramFacts) -> None:
-    """Records that an attempt had begun to train under an earlier daemon: what was decided about its start is done,
-    though the ledger may not say so."""
+def record_restored(facts: ProgramFacts) -> None:
+    """Records that the present attempt has restored something, perhaps under an earlier daemon: what was decided about
+    its start is done, though the ledger may not say so. What an operator has chosen since is for the next one."""
     record_begun(facts)
     facts.restore_below_step = None
+
+
+def is_to_begin_again(facts: ProgramFacts) -> bool:
+    """Whether an operator has chosen where the next attempt begins, and the present one was not launched for that: then
+    it follows also where training is complete. The ranks of a gang begin and end together."""
+    is_order = facts.begin_at is not None and (facts.begin_since is None or facts.begin_since > facts.attempt)
+    return is_order and facts.wanted and not (facts.closing or facts.policy.is_gang)
 
 
 def _is_own_commit(facts: ProgramFacts) -> bool:

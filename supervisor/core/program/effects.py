@@ -31,6 +31,7 @@ class SelectCheckpoint:
     `pass_over_unreadable`: choose an older one if the newest can't be read. `begin_since`: the first attempt that was
     launched to begin at that step; what this one or a later one has saved is not set aside. `diverged_attempt`: the one
     that `restore_below_step` is about; what a later one has saved is not quarantined. None: not known.
+    `is_memory_short`: what a dead worker left in memory is on the disk, and let go, before another one takes memory.
     """
 
     attempt: int
@@ -42,6 +43,7 @@ class SelectCheckpoint:
     pass_over_unreadable: bool = False
     begin_since: int | None = None
     diverged_attempt: int | None = None
+    is_memory_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

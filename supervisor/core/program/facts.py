@@ -134,6 +134,7 @@ class AttemptFacts:
     step: int | None = None
     last_step_at: float | None = None  # when the last step was reported
     saved_step: int | None = None  # of its last checkpoint
+    from_memory: bool = False  # it restores what another one had left in memory
     in_memory: bool = False  # the daemon holds memory into which it copies its state
     flush: PendingFlush | None = None
 

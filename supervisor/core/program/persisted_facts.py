@@ -27,9 +27,10 @@ class PersistedFacts:
     Names and units are those of ProgramFacts and what it consists of. `backoff_left_s`: seconds of a back-off that are
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
     checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `step` (once it has ended),
-    `made_progress`, `start_limit_s` (the age at which it has to train; None if that is startup_timeout) and `older`
-    (why it begins from an older checkpoint than the newest). Of a plain program, only `worked_paths` is stored. The
-    account of progress is not among them: the ledger keeps it in two places.
+    `made_progress`, `start_limit_s` (the age at which it has to train; None if that is startup_timeout), `older` (why
+    it begins from an older checkpoint than the newest) and `start_afresh`. Of a plain program, only `worked_paths` is
+    stored. The account of progress is not among them: the ledger keeps it in two places. A test has the list of all
+    other facts, and why each is known without being stored.
 
     The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
     that lack it, and its limits; another meaning or name needs a migration.
@@ -70,6 +71,8 @@ class PersistedFacts:
     begin_since: int | None = None
     diverged_attempt: int | None = None
     no_copies: bool = False
+    start_afresh: bool = False
+    ports_lost: Annotated[int, Range(0, MAX_NAMES)] = 0
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -116,6 +119,8 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         begin_since=facts.begin_since,
         diverged_attempt=facts.diverged_attempt,
         no_copies=facts.no_copies,
+        start_afresh=facts.current.start_afresh,
+        ports_lost=min(facts.failures.ports_lost, MAX_NAMES),
     )
 
 
@@ -134,6 +139,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         return
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
     failures.by_cause, failures.deaths_without_progress = stored.by_cause, stored.deaths_without_progress
+    failures.ports_lost = stored.ports_lost
     suspects.avoid, suspects.cleared, suspects.deaths = stored.avoid, stored.cleared, stored.deaths
     suspects.unfit = stored.unfit
     detector.hung_step, detector.hung_in, detector.hangs = stored.hung_step, stored.hung_in, stored.hangs
@@ -157,7 +163,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
     )
     facts.current.restore_begun = stored.restore_begun or stored.start_step is not None
     facts.current.made_progress, facts.current.start_limit_s = stored.made_progress, stored.start_limit_s
-    facts.current.step = stored.step
+    facts.current.step, facts.current.start_afresh = stored.step, stored.start_afresh
     facts.current.older = None if stored.older is None else Older(*stored.older)
     if stored.origin is not None:
         path, step, place = stored.origin

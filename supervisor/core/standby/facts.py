@@ -7,6 +7,9 @@ from supervisor.core.program.facts import ALIVE, AutoRestart, ProgramFacts, Stat
 
 MIB = 1 << 20
 WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module imported: 614 MiB resident, seen on Linux 6
+LAST_USE_S = (
+    900.0  # before the host goes: a worker that dies then still gets a quick start and some minutes of training
+)
 HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
 
 
@@ -37,15 +40,16 @@ class StandbyNeed(StrEnum):
     CALM = "calm"  # the job trains
 
 
-def need_of(facts: ProgramFacts) -> StandbyNeed:
-    """What a program's facts mean for its standby."""
+def need_of(facts: ProgramFacts, now: float) -> StandbyNeed:
+    """What a program's facts mean for its standby. A notice far ahead means nothing yet: maintenance is announced two
+    weeks before."""
     over = (
         facts.closing
         or facts.current.done_reported
         or not facts.wanted
         or facts.policy.autorestart is AutoRestart.NEVER
     )
-    if not facts.policy.is_job or over or facts.notice is not None:
+    if not facts.policy.is_job or over or _is_host_going_soon(facts, now):
         return StandbyNeed.NONE
     if facts.policy.is_gang and facts.state is State.STOPPED:  # it starts once all ranks are there
         return StandbyNeed.KEPT
@@ -54,6 +58,12 @@ def need_of(facts: ProgramFacts) -> StandbyNeed:
     if facts.state is State.FLUSHING:
         return StandbyNeed.BUSY
     return StandbyNeed.KEPT if facts.state in ALIVE or facts.state is State.BACKOFF else StandbyNeed.NONE
+
+
+def _is_host_going_soon(facts: ProgramFacts, now: float) -> bool:
+    """Whether a notice holds that gives no time, or too little for a standby to be of use."""
+    notice = facts.notice
+    return notice is not None and (notice.deadline_at is None or notice.deadline_at - now <= LAST_USE_S)
 
 
 @dataclass(frozen=True, slots=True)

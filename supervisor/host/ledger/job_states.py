@@ -13,10 +13,13 @@ from typing import Annotated, Any
 import structlog
 
 from supervisor.core.program.persisted_facts import MAX_NAMES, PersistedFacts
+from supervisor.host.ledger.write_queue import Statement
 from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol.wire.codec import ProtocolError, decode_stored, encode_record, parse_object
 from supervisor.protocol.wire.limits import TEN_YEARS_S, Items
+
+_INSERT_STATE = "INSERT OR REPLACE INTO job_states VALUES (?, ?, ?, ?, ?, ?)"
 
 log = structlog.get_logger()
 
@@ -47,31 +50,50 @@ class JobStates:
     """
 
     def __init__(
-        self, writer: LedgerWriter, select: Select, boot_id: str | None, left: Iterable[Mapping[str, Any]] = ()
+        self,
+        writer: LedgerWriter,
+        select: Select,
+        boot_id: str | None,
+        left: Iterable[Mapping[str, Any]] = (),
+        newest: dict[str, Statement] | None = None,
     ) -> None:
-        """`left`: the rows that an earlier daemon left."""
+        """`left`: the rows that an earlier daemon left. `newest`: by program, what records its state; it is kept up to
+        date."""
         self._writer = writer
         self._select = select
         self._boot_id = boot_id
         self._unread = {str(row["program"]): row for row in left}
         self._stored: set[str] = set()  # by this daemon
+        self._newest = {} if newest is None else newest
+        self._newest |= {name: (_INSERT_STATE, tuple(row.values())) for name, row in self._unread.items()}
 
     def store(
-        self, program: str, facts: PersistedFacts, digest: str, counters: tuple[OomKillCounter, ...] = ()
-    ) -> None:
-        """Stores the present state. Never waits, never raises."""
-        self._unread.pop(program, None)
-        self._stored.add(program)
-        self._writer.enqueue(
-            "INSERT OR REPLACE INTO job_states VALUES (?, ?, ?, ?, ?, ?)",
+        self,
+        program: str,
+        facts: PersistedFacts,
+        digest: str,
+        counters: tuple[OomKillCounter, ...] = (),
+        *,
+        is_reported: bool = True,
+    ) -> bool:
+        """Stores the present state; False if it is left out, as too much of the program waits. Never waits or raises.
+
+        `is_reported`: a word of its worker has changed it, which can be said without end; else there is always room.
+        """
+        values = (
             program,
             encode_record(facts),
             encode_record(_OomCounters(counters)),
             digest,
             time.clock_gettime(time.CLOCK_BOOTTIME),
             self._boot_id,
-            of=program,
         )
+        if not self._writer.enqueue(_INSERT_STATE, *values, of=program if is_reported else None):
+            return False
+        self._unread.pop(program, None)
+        self._stored.add(program)
+        self._newest[program] = _INSERT_STATE, values
+        return True
 
     def has_to_read(self, program: str) -> bool:
         """Whether `load` reads the file: this daemon has stored the state itself."""

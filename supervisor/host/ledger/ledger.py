@@ -4,8 +4,9 @@ Writes are queued and done by one thread, so the event loop never waits for a di
 in the caller's thread and see every write that was queued before them. Times are Unix wall seconds.
 """
 
+import asyncio
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Ledger:
         self.is_lost = not was_there and self._wanted_file.was_there
         self._open_attempts = statements_of_open(connection)
         left = _rows_of(connection, "SELECT * FROM job_states")
+        self._newest_states: dict[str, Statement] = {}
         self._writer = LedgerWriter(connection, pruning or Pruning(), path, self._wanted_file.write, self._vital)
         self.wanted = WantedPrograms(self._writer, self._wanted_file)
         """What operators want, and how far each job has come."""
@@ -72,7 +74,7 @@ class Ledger:
         """Where the time of jobs went."""
         self.output_begins = OutputBeginsTable(self._writer, self._select)
         """Where in its logs the output of each attempt begins."""
-        self.job_states = JobStates(self._writer, self._select, boot_id, left)
+        self.job_states = JobStates(self._writer, self._select, boot_id, left, self._newest_states)
         """What each job's failures taught: back-off, suspects, hang limits."""
         self.proofs = ProofTable(self._writer, self._select)
         """The newest proof of exactness of each job."""
@@ -93,6 +95,19 @@ class Ledger:
             return f"the ledger was damaged and is kept as {self.set_aside}; the history begins anew"
         return f"the ledger {self._path} was deleted or emptied; the history begins anew" if self.is_lost else None
 
+    def together(self) -> AbstractContextManager[None]:
+        """What is recorded while the block runs is on the disk as a whole, or, after a kill, not at all: the end of an
+        attempt with all that was decided for the next one. What is wanted is in its file first.
+        """
+        return self._writer.together()
+
+    async def until_written(self, timeout_s: float) -> bool:
+        """Waits until all that is recorded now is on the disk; False if it is not, and is tried again."""
+        queued = self._writer.queued
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), timeout_s)
+        return self._writer.has_written(queued)
+
     def records_left_out(self, program: str) -> int:
         """How many records of a program were left out since the daemon's start, because it made too many."""
         return self._writer.left_out(program)
@@ -102,8 +117,10 @@ class Ledger:
         self._writer.close(CLOSE_WAIT_S)
 
     def _vital(self) -> list[Statement]:
-        """What a new ledger has to have if the present one is lost: what is wanted, and attempts that go on."""
-        return [*statements_of(self._wanted_file.content), *list(self._open_attempts.values())]
+        """What a new ledger has to have if the present one is lost: what is wanted, attempts that go on, and what was
+        decided about next ones."""
+        states = list(self._newest_states.values())
+        return [*statements_of(self._wanted_file.content), *list(self._open_attempts.values()), *states]
 
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
         if not self._path.exists():

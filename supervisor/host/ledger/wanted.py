@@ -28,17 +28,25 @@ class WantedPrograms:
                 writer.enqueue(sql, *values)
         writer.enqueue("SELECT 1")  # writes the file, if there is none
 
-    async def until_recorded(self) -> str | None:
-        """Waits until what is wanted now is on the disk; returns why it is not, or None. It is tried again for ever."""
-        awaited = self._file.changes
-        if self._file.has_written(awaited):
+    async def until_recorded(self, with_decisions: bool = False) -> str | None:
+        """Waits until what is wanted now is on the disk; returns why it is not, or None. It is tried again for ever.
+
+        `with_decisions`: and all else that is queued now, as where the next start begins, which only the ledger has.
+        """
+        awaited, queued = self._file.changes, self._writer.queued
+
+        def is_recorded() -> bool:
+            has_ledger = not with_decisions or self._writer.has_written(queued)
+            return has_ledger and self._file.has_written(awaited)
+
+        if is_recorded():
             return None
         late = None
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
         except TimeoutError:
             late = f"its disk did not answer within {RECORD_WAIT_S:g} s"
-        if self._file.has_written(awaited):  # whatever keeps the ledger from being written, or has changed since
+        if is_recorded():  # of what is wanted: whatever keeps the ledger from being written, or has changed since
             return None
         return self._writer.failure_text or late  # without either, the ledger has it
 

@@ -7,6 +7,7 @@ loses its own, and no other's. What operators want has no limit: no worker can m
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 QUEUED_OF_ONE, QUEUED_BYTES_OF_ONE = 1000, 1 << 20  # of one program: a tenth
@@ -51,9 +52,9 @@ class WriteQueue:
     def __len__(self) -> int:
         return len(self._statements)
 
-    def statements(self) -> list[QueuedStatement]:
-        """All that wait."""
-        return list(self._statements)
+    def first(self, count: int) -> list[QueuedStatement]:
+        """So many of those that wait, the oldest."""
+        return list(islice(self._statements, count))
 
     def is_within_quota(self, statement: QueuedStatement) -> bool:
         """Whether the program may add one more; if not, that is counted as left out."""

@@ -70,6 +70,9 @@ class LedgerWriter:
         self._error: sqlite3.Error | OSError | None = None
         self._waiting: list[tuple[int, Future[None]]] = []
         self._closing = False
+        self._groups = 0  # that are open
+        self._before_groups = 0  # statements in the queue from before the first of them
+        self._queued_before_groups = 0
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
@@ -108,6 +111,36 @@ class LedgerWriter:
             if len(self._queue) == 1:  # else the thread is awake already, and will take all
                 self._changed.notify_all()
         return True
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is queued while the block runs is written in one transaction: after a kill all of it is there, or
+        nothing. So nothing of it is written before the block ends, which must not wait for it.
+        """
+        with self._changed:
+            if not self._groups:
+                self._before_groups, self._queued_before_groups = len(self._queue), self._queued
+            self._groups += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._groups -= 1
+                if not self._groups and self._queued != self._queued_before_groups:  # most events record nothing
+                    self._changed.notify_all()
+
+    @property
+    def queued(self) -> int:
+        """How many statements were queued so far."""
+        return self._queued
+
+    def has_written(self, queued: int) -> bool:
+        """Whether the first so many statements are on the disk."""
+        return self._settled >= queued
+
+    def _writable(self) -> int:
+        """How many of the statements in the queue may be written now."""
+        return self._before_groups if self._groups and not self._closing else len(self._queue)
 
     def wait_until_written(self) -> None:
         """Returns once all that is queued now is written, or a write has failed, or after READ_WAIT_S."""
@@ -153,6 +186,7 @@ class LedgerWriter:
                     self._lost += lost
                     self._settled += len(batch)
                     self._queue.remove_first(len(batch))
+                    self._before_groups -= min(self._before_groups, len(batch))
                 self._changed.notify_all()
                 if error is None:  # also who came during the write may wait for nothing but what it wrote
                     waiting += self._waiting
@@ -183,9 +217,9 @@ class LedgerWriter:
             self._prune_crowded()
             with self._changed:
                 timeout_s = max(0.0, self._prune_at - time.monotonic())
-                if self._changed.wait_for(lambda: self._queue or self._closing, timeout_s):
+                if self._changed.wait_for(lambda: self._writable() or self._closing, timeout_s):
                     self._changed.wait_for(lambda: self._awaited or self._closing or self._waiting, GATHER_S)
-                    return self._queue.statements()
+                    return self._queue.first(self._writable())
             self._prune()
 
     def _prune(self) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import os
 import stat
 from copy import copy
+from typing import Self
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.user_folders.mounted_over import mount_of
@@ -53,6 +54,13 @@ class HeldMemory:
         except OSError:
             os.close(self.descriptor)
             raise
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int, owner: int, size_bytes: int) -> Self:
+        """What this process had open before it was executed anew."""
+        held = cls.__new__(cls)
+        held.descriptor, held.owner, held.size_bytes = descriptor, owner, size_bytes
+        return held
 
     def duplicate(self) -> "HeldMemory":
         """The same memory for another thread, which lets go of it itself. Raises OSError."""

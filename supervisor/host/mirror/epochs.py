@@ -80,22 +80,26 @@ class HeldRun(RemoteRun):
         self.store.delete(remote.key(name) for name in ordered)
 
     def take_over(
-        self, start: CheckpointName | None, known: int, seen: CheckpointName | None
+        self, start: CheckpointName | None, known: int, seen: CheckpointName | None, has_no_past: bool = False
     ) -> tuple[int, CheckpointName | None]:
         """Takes the run over without leaving anything behind that was uploaded meanwhile.
 
         `start`: what the attempt goes on from, or has committed since. `seen`: the newest that counted when it was
-        chosen; what lies between the two was passed over on purpose. `known`: as for `begin_epoch`. Gives the number
-        of the new epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin
-        again (None: there is nothing). Raises what `begin_epoch` raises.
+        chosen; what lies between the two was passed over on purpose. `known`: as for `begin_epoch`. `has_no_past`: the
+        attempt went on from nothing in the store, and `start` is what it has committed. Gives the number of the new
+        epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin again (None:
+        there is nothing). Raises what `begin_epoch` raises.
         """
         is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
         newer = self._newer_than((start, seen), self.epochs(), is_given_up)
-        number = self.begin_epoch(start, known) if newer is None else self._create_epoch(newer, known)
+        goes_on_from = None if has_no_past else start
+        number = (
+            self.begin_epoch(goes_on_from, known) if newer is None else self._create_epoch(newer, newer.name, known)
+        )
         earlier = {epoch.number: epoch for epoch in self._epochs.values() if epoch.number < number}
         known_names = (start, seen, None if newer is None else newer.name)
         if (late := self._newer_than(known_names, earlier, is_given_up)) is not None:
-            newer, number = late, self._create_epoch(late, number)
+            newer, number = late, self._create_epoch(late, late.name, number)
         return number, None if newer is None else newer.name
 
     def _newer_than(
@@ -112,17 +116,20 @@ class HeldRun(RemoteRun):
         return next((remote for remote in newer if not is_given_up(remote.name) and self.exists(remote)), None)
 
     def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
-        """Begins an epoch that goes on from `start`, whatever there is beyond it; its number.
+        """Begins an epoch that goes on from `start`, whatever there is beyond it, and without what this host has given
+        up: it may have saved a later step since. Gives its number.
 
         `known`: the highest known epoch. One that this folder knows of is known too: a daemon that goes on with a
         running worker looks at nothing else.
 
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
+        is_given_up = given_up_in(self.folder)
         line = checkpoints_on_line(self.epochs(), committed(self.files()))
-        return self._create_epoch(newest_at_or_before(line, start), known)
+        counting = [checkpoint for checkpoint in line if not is_given_up(checkpoint.name)]
+        return self._create_epoch(newest_at_or_before(counting, start), start, known)
 
-    def _create_epoch(self, parent: RemoteCheckpoint | None, known: int) -> int:
+    def _create_epoch(self, parent: RemoteCheckpoint | None, start: CheckpointName | None, known: int) -> int:
         """What is going to be created is noted in the folder first, so that the next process knows it again if this
         one is killed, or its answer lost."""
         epochs, before = self.epochs(), begun_epoch(self.folder)
@@ -130,10 +137,11 @@ class HeldRun(RemoteRun):
         self._refuse_after(known)
         # numbers never go back, also where the store was emptied: what is in the folder counts by them
         number, holder = max(known, *epochs, 0) + 1, platform.node()
-        if before is not None and (before.number, before.parent, before.holder) == (number, parent, holder):
+        begins = number, parent, start, holder
+        if before is not None and (before.number, before.parent, before.start, before.holder) == begins:
             epoch = before  # the request of that time may still arrive
         else:
-            epoch = Epoch(number, parent, holder, time.time(), secrets.token_hex(8))
+            epoch = Epoch(number, parent, holder, time.time(), secrets.token_hex(8), start)
             record_begin(self.folder, epoch)
         if not self.store.create(epoch_key(number), encode_epoch(epoch)):
             self._refuse_other(epoch, before)

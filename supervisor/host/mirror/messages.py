@@ -45,6 +45,7 @@ class BeginEpochRequest:
 
     `known`: the highest epoch of which this host knows. If there is a later one, another host has taken the run.
     `seen`: the newest checkpoint that the store had when `start` was chosen; `is_anew`: all that it has was given up.
+    `has_no_past`: training began from nothing of the job's own, and `start` is what it has saved since.
     """
 
     id: int
@@ -52,6 +53,7 @@ class BeginEpochRequest:
     known: int
     seen: str | None = None
     is_anew: bool = False
+    has_no_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)

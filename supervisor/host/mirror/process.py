@@ -151,8 +151,9 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
         case messages.BeginEpochRequest():
             start = _name(question.start)
             if question.is_anew:
+                start = None if question.has_no_past else start
                 return messages.EpochAnswer(question.id, run.begin_epoch(start, question.known))
-            epoch, newer = run.take_over(start, question.known, _name(question.seen))
+            epoch, newer = run.take_over(start, question.known, _name(question.seen), question.has_no_past)
             return messages.EpochAnswer(question.id, epoch, _text(newer))
         case messages.UploadRequest():
             began_at = time.monotonic()

@@ -8,12 +8,14 @@ where a later version wrote it: what still holds is reported again by its source
 Format 1 had `version` for `format`, the fields of a notice beside `received_at`, and other names for two of them.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from supervisor.core.notices.active import SLEPT_S, RememberedNotice
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.notices.source import read_clocks
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.formats import NewerFormat, check_format
@@ -68,6 +70,40 @@ class NoticeStore:
             new.replace(self._path)
         except (OSError, ValueError) as error:  # the second: a number that is not finite
             raise NoticeStoreError(f"cannot write {self._path}: {getattr(error, 'strerror', error)}") from error
+
+
+class NoticeSaver:
+    """Saves in a thread of its own, so that nobody waits for the disk. Of what comes meanwhile only the newest is
+    saved. `on_error`: called in the event loop's thread if that failed.
+    """
+
+    def __init__(self, store: NoticeStore, on_error: Callable[[NoticeStoreError], None]) -> None:
+        self._store = store
+        self._on_error = on_error
+        self._calls = BlockingCalls()
+        self._newest: list[RememberedNotice] | None = None
+        self._saving: asyncio.Task[None] | None = None
+
+    def save(self, notices: Iterable[RememberedNotice]) -> None:
+        """Has the stored notices replaced soon."""
+        self._newest = list(notices)
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._save_newest())
+
+    async def _save_newest(self) -> None:
+        while (notices := self._newest) is not None:
+            self._newest = None
+            try:
+                await self._calls.run(None, self._store.save, notices)
+            except NoticeStoreError as error:
+                self._on_error(error)
+            except RuntimeError as error:  # the host has no thread to spare
+                self._on_error(NoticeStoreError(str(error)))
+
+    async def flush(self, timeout_s: float) -> None:
+        """Waits until all is saved; a disk that does not answer is left behind."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=timeout_s)
 
 
 def encode(notices: Iterable[RememberedNotice], boot: str, asleep_s: float | None = None) -> bytes:

@@ -116,8 +116,16 @@ class ControlPipes:
         """Changes who gets messages and errors from now on."""
         self._on_message, self._filter.reports = on_message, ErrorReports(on_error)
 
-    def close(self) -> None:
-        """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing."""
+    @property
+    def folder(self) -> Path:
+        """Where the pipes are, and the last words."""
+        return self._folder
+
+    def close(self, *, leaves_folder: bool = False) -> None:
+        """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing.
+
+        `leaves_folder`: it stays, for a daemon that may have to read the last words once more.
+        """
         if not self._is_open:
             return
         self._is_open = False
@@ -128,7 +136,8 @@ class ControlPipes:
         self._filter.reports.close()
         os.close(self._reading)
         os.close(self._writing)
-        remove_soon(self._folder)  # the next daemon removes what remains
+        if not leaves_folder:
+            remove_soon(self._folder)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
         """Reads the last message, which the worker also wrote to the file beside the pipes: no daemon may have run, or
@@ -241,12 +250,12 @@ def send_once(folder: Path, message: ToWorker) -> bool:
 
 def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
     """Reads the last messages of a dead worker from the file beside its pipes."""
-    items = islice(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
+    items = deque(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
     return [item for item in items if isinstance(item, FromWorker) and item.attempt == attempt]
 
 
 def _read_file(path: Path) -> bytes:
-    """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file, or has other names."""
+    """The last READ_BYTES of what the job's user wrote; empty if it is not a regular file, or has other names."""
     try:
         descriptor = open_in_folder_of_user(path.parent, path.name, os.O_RDONLY)
     except OSError:
@@ -254,7 +263,10 @@ def _read_file(path: Path) -> bytes:
     try:
         status = os.fstat(descriptor)
         is_theirs = stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # a hard link may lead to anybody's file
-        return os.read(descriptor, READ_BYTES) if is_theirs else b""
+        if not is_theirs:
+            return b""
+        os.lseek(descriptor, max(0, status.st_size - READ_BYTES), os.SEEK_SET)
+        return os.read(descriptor, READ_BYTES)
     finally:
         os.close(descriptor)
 

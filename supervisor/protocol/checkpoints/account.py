@@ -159,8 +159,7 @@ def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: 
         move = f"set checkpoint_dir back to {newest.directory}, or move what is in it to {place.directory}"
         text = f"{refusal}: {newest}; checkpoint_dir is now {place.directory}, which {_which(left)}; {move}; {remedy}"
         return Loss(text, waits=True)
-    moved = newest.mount is not None and place.mount is not None and newest.mount != place.mount
-    if moved:
+    if _is_moved(newest, place):
         text = f"{refusal}: {newest}, but the folder is now on {place.mount} and {holds}; {remedy}"
         return Loss(text, waits=True)
     if newest.mirror is not None:
@@ -170,6 +169,11 @@ def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: 
     if left is None:
         return Loss(f"{refusal}: {newest}, and no checkpoint is there now; {remedy}", waits=True)
     return Loss(f"{newest} and it is gone; the newest one that is left is of step {left}", waits=False)
+
+
+def _is_moved(newest: ReportedCheckpoint, place: SeenDirectory) -> bool:
+    """Whether the directory is on another file system now."""
+    return newest.mount is not None and place.mount is not None and newest.mount != place.mount
 
 
 def _which(left: int | None) -> str:
@@ -255,14 +259,17 @@ def find_explanation(newest: ReportedCheckpoint, place: SeenDirectory) -> Reject
 
     A later one takes the place of the newest, and has it deleted, only if the same attempt or a later one saved it than
     that with which the newest became the newest. What was given up before that, as in a rollback behind which the
-    newest was restored, says nothing of what became of the newest since.
+    newest was restored, says nothing of what became of the newest since. Nor does what an earlier run has left in
+    another directory, or on a disk that was mounted over this one.
     """
     passed_over = place.passed_over
     if passed_over is None or passed_over.name == newest.name:
         return passed_over
     name, since = checkpoint_name_in(passed_over.name), newest.attempt if newest.since is None else newest.since
-    is_later = name is not None and (str(name) == newest.name or since is None or name.attempt >= since)
-    return passed_over if is_later else None
+    if name is None or str(name) == newest.name:
+        return None if name is None else passed_over
+    is_here = place.directory == newest.directory and not _is_moved(newest, place)
+    return passed_over if is_here and (since is None or name.attempt >= since) else None
 
 
 def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckpoint]) -> RejectedCheckpoint | None:

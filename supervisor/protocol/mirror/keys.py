@@ -51,7 +51,9 @@ class RemoteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One holder of the run. `parent`: the newest remote checkpoint of what it began from; None: it began anew.
+    """One holder of the run. `parent`: the newest remote checkpoint of what it began from; None: the store had none, or
+    it began anew. `start`: what it began from, whether the store had that or not; None: it began anew, or an earlier
+    version wrote this.
 
     `holder`: the host, for people. `began_wall_at`: Unix time, for people; nothing is decided by it. `token`: random,
     so that a host knows its own epoch again.
@@ -62,6 +64,7 @@ class Epoch:
     holder: str = ""
     began_wall_at: float = 0.0
     token: str = ""
+    start: CheckpointName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class _EpochBody:
     began_wall_at: float = 0.0
     token: str = ""
     format: int = EPOCH_FORMAT
+    start: str | None = None
 
 
 def epoch_key(number: int) -> str:
@@ -102,7 +106,8 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
 def encode_epoch(epoch: Epoch) -> bytes:
     """The content of the object that begins an epoch."""
     parent = None if epoch.parent is None else str(epoch.parent)
-    return encode_record(_EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)).encode()
+    start = None if epoch.start is None else str(epoch.start)
+    return encode_record(_EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token, start=start)).encode()
 
 
 def decode_epoch(number: int, content: bytes) -> Epoch:
@@ -121,7 +126,8 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
         if parsed is None or parsed[0].epoch >= number:
             raise ProtocolError(f"epoch {number} began from {body.parent!r:.80}, which is no checkpoint before it")
         parent = parsed[0]
-    return Epoch(number, parent, body.holder, body.began_wall_at, body.token)
+    start = None if body.start is None else parse_name(body.start)
+    return Epoch(number, parent, body.holder, body.began_wall_at, body.token, start)
 
 
 def run_of(program: str) -> str:

@@ -23,6 +23,12 @@ KEEP_AT_LEAST = 2
 
 def epoch_limits(epochs: Mapping[int, Epoch]) -> dict[int, CheckpointName | None]:
     """For each epoch on the line, newest first: its last checkpoint that counts; None: all of them."""
+    return _limits(epochs, goes_beyond=False)
+
+
+def _limits(epochs: Mapping[int, Epoch], *, goes_beyond: bool) -> dict[int, CheckpointName | None]:
+    """`goes_beyond`: also beyond an epoch of which the store had not what it began from, nor anything older: nothing
+    counts there, and it was not begun anew."""
     limits: dict[int, CheckpointName | None] = {}
     if not epochs:
         return limits
@@ -30,9 +36,10 @@ def epoch_limits(epochs: Mapping[int, Epoch]) -> dict[int, CheckpointName | None
     while number not in limits:
         limits[number] = limit
         epoch = epochs.get(number)
-        if epoch is None or epoch.parent is None:
-            break
-        number, limit = epoch.parent.epoch, epoch.parent.name
+        if epoch is not None and epoch.parent is not None:
+            number, limit = epoch.parent.epoch, epoch.parent.name
+        elif goes_beyond and epoch is not None and epoch.start is not None:
+            number, limit = max((earlier for earlier in epochs if earlier < number), default=number), epoch.start
     return limits
 
 
@@ -55,7 +62,7 @@ def given_up(epochs: Mapping[int, Epoch], committed: Collection[RemoteCheckpoint
     None of them ever counts again: an epoch's parent is chosen from the line, and never changes. What is older than
     the line is not among them: an operator began anew, and may want to look at what there was.
     """
-    limits = epoch_limits(epochs)
+    limits = _limits(epochs, goes_beyond=True)
     first, newest = min(limits, default=0), max(limits, default=0)
     return {
         checkpoint: min(number for number in limits if number > checkpoint.epoch)

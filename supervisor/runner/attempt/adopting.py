@@ -176,8 +176,8 @@ async def reconstruct_end(
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
     await asyncio.to_thread(try_to_remove_folder, folder)
-    done = any(isinstance(word, messages.Done) for word in words)
-    failed = next((word for word in words if isinstance(word, messages.Failed)), None)
+    last = next((word for word in reversed(words) if isinstance(word, messages.Done | messages.Failed)), None)
+    done, failed = isinstance(last, messages.Done), last if isinstance(last, messages.Failed) else None
     newest = await _newest_checkpoint(config, attempt, checkpoints)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
@@ -207,7 +207,7 @@ async def _newest_checkpoint(
         listing = await asyncio.wait_for(
             checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
         )
-        mine = [checkpoint for checkpoint in listing if checkpoint.attempt == attempt and not checkpoint.quarantined]
+        mine = [entry for entry in listing if entry.attempt == attempt and not (entry.quarantined or entry.fetched)]
         return max(mine, key=lambda entry: entry.step, default=None)
     return None
 

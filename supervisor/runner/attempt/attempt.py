@@ -61,14 +61,22 @@ class LiveAttempt:
             self.channel.send(message)
 
     def close_and_read(self) -> list[messages.FromWorker]:
-        """Closes what led to the process, which is gone. Gives its last words: the pipe may have been full."""
+        """Closes what led to the process, which is gone. Gives its last words: the pipe may have been full.
+
+        They stay in its `folder` until its end is on the disk.
+        """
         words: list[messages.FromWorker] = []
         if self.io is not None:
             self.io.close_and_remove()
         if self.channel is not None:
             words = self.channel.read_last_words()
-            self.channel.close()
+            self.channel.close(leaves_folder=True)
         return words
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the pipes of a worker are, and what it says last."""
+        return None if self.channel is None else self.channel.folder
 
     def kill(self, *, with_descendants: bool) -> None:
         """SIGKILL to the process, or to all that it started, too."""

@@ -75,6 +75,7 @@ class StandbyHolder(ProgramObserver):
             self._command = config.command
         self._machine = Standby(kind, limit_s, impossible)
         self._process: StandbyProcess | None = None
+        self._facts: ProgramFacts | None = None  # of the job, as far as it was heard of
         self._measured_bytes = WARM_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._measure_at: float | None = None
@@ -108,7 +109,11 @@ class StandbyHolder(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         """A standby that the job no longer needs is killed when this returns."""
-        self._handle_event(JobChanged(need_of(facts), facts.closing))
+        self._facts = facts
+        self._look_at_job(facts)
+
+    def _look_at_job(self, facts: ProgramFacts) -> None:
+        self._handle_event(JobChanged(need_of(facts, self._loop.time()), facts.closing))
 
     def expect_start(self) -> None:
         """The other ranks of the gang are being met, so the worker starts soon: it loads what it can already."""
@@ -184,6 +189,8 @@ class StandbyHolder(ProgramObserver):
 
     def _measure_memory(self) -> None:
         self._timer = None
+        if self._facts is not None:
+            self._look_at_job(self._facts)  # a notice may be near by now
         available, total = self._services.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
         live = self._records.process.pid

@@ -19,6 +19,8 @@ from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
 
+DECIDED_WITHIN_S = 10.0  # after that, the ledger does not work, which the log says; a start does not depend on it
+
 
 class CheckpointSelector:
     """The checkpoint directory of one job.
@@ -92,6 +94,8 @@ class CheckpointSelector:
         selected: events.CheckpointSelected | events.SelectionFailed | None
         try:
             effect = self._limited_by_gang(effect)
+            if effect.begin_at is not None or effect.restore_below_step is not None:
+                await self._services.ledger.until_written(DECIDED_WITHIN_S)  # what gives up checkpoints is known later
             if self._node_mirror is not None:
                 selected = await self._node_mirror.select(effect.attempt)
             else:
@@ -126,7 +130,12 @@ class CheckpointSelector:
         None if that is on the disk first, and wherever more is to be decided than which of the two is newer.
         """
         decided = effect.begin_at is not None or effect.restore_below_step is not None or effect.avoid or effect.unfit
-        if decided or self._mirror is not None or not await self._memory.until_restorable(effect.attempt):
+        if (
+            decided
+            or effect.is_memory_short
+            or self._mirror is not None
+            or not await self._memory.until_restorable(effect.attempt)
+        ):
             return None
         try:
             here = await self._local.select(effect)

@@ -24,13 +24,14 @@ from supervisor.core.notices.active import (
 from supervisor.core.notices.notice import ClockReading, Notice, NoticeReport
 from supervisor.core.program import events
 from supervisor.host.notices.source import NoticeSource, read_clocks
-from supervisor.host.notices.store import NoticeStore, NoticeStoreError
+from supervisor.host.notices.store import NoticeSaver, NoticeStore, NoticeStoreError
 from supervisor.runner.fleet.acknowledgements import Acknowledgements
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
 
 CHECK_SLEEP_S = 5.0  # how often it is checked, while a notice with a time holds, whether the host was suspended
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
+SAVED_WITHIN_S = 5.0  # before the daemon leaves; runtime_dir is in memory, as a rule
 log = structlog.get_logger()
 
 
@@ -62,6 +63,7 @@ class NoticeDispatcher:
         self._expected_times = expected_times
         self._runners = runners
         self._store = store
+        self._saver = None if store is None else NoticeSaver(store, _say_not_kept)
         self._stored: list[RememberedNotice] = []
         self._settle_s = settle_s
         self._sources: tuple[NoticeSource, ...] = ()
@@ -111,6 +113,8 @@ class NoticeDispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         for timer in (*self._settle_timers.values(), *filter(None, [self._expiry_timer])):
             timer.cancel()
+        if self._saver is not None:
+            await self._saver.flush(SAVED_WITHIN_S)
 
     def post_current_notice(self, runner: Runner) -> None:
         """Tells a new program which notice holds for it, if any."""
@@ -244,12 +248,9 @@ class NoticeDispatcher:
 
     def _store_notices(self) -> None:
         remembered = self._to_remember()
-        if self._store is None or remembered == self._stored:
+        if self._saver is None or remembered == self._stored:
             return
-        try:
-            self._store.save(remembered)
-        except NoticeStoreError as error:
-            log.warning("notices.not_kept", error=str(error), effect="after a restart jobs act on them again")
+        self._saver.save(remembered)
         self._stored = remembered
 
     def _to_remember(self) -> list[RememberedNotice]:
@@ -259,6 +260,10 @@ class NoticeDispatcher:
 def deadline_wall_at(notice: Notice, now: float) -> float | None:
     """The deadline as Unix time, for people; None: the source gives no time. `now`: monotonic seconds."""
     return None if notice.deadline_at is None else time.time() + notice.deadline_at - now
+
+
+def _say_not_kept(error: NoticeStoreError) -> None:
+    log.warning("notices.not_kept", error=str(error), effect="after a restart jobs act on them again")
 
 
 def _event_for(before: Notice | None, after: Notice | None) -> events.Event | None:

@@ -1,7 +1,6 @@
 """All programs of the daemon: taken up together when it starts, and left together when it ends."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 import psutil
@@ -12,6 +11,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.listeners import event_types
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
+from supervisor.host.memory_tier import handed_over
 from supervisor.host.processes import marks
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
@@ -110,19 +110,25 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, ends, last, unfinished, marked = await asyncio.gather(
+        wanted, ends, used, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted.wanted_programs),
             asyncio.to_thread(ledger.attempts.last_ends),
-            asyncio.to_thread(takeover.last_attempts, self._services),
+            asyncio.to_thread(takeover.used_attempts, self._services),
             asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
         marked = self._left_by_others(marked)
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
-            last[name] = max(last.get(name, 0), marks.attempt_of(value))
+            used[name].seen = max(used[name].seen, marks.attempt_of(value))
         own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
+        for name, memory in handed_over.take_over(self._services.runtime_dir).items():
+            if (owner := self.runners.get(name)) is not None and owner.memory is not None:
+                owner.memory.take_over(memory)
+            else:
+                memory.held.close()
+        await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
             if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
@@ -130,7 +136,7 @@ class Programs:
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
-                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), last.get(name, 0), turn))
+                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), used[name], turn))
             group.create_task(turns.release_in_order())
             for name in left.keys() - self.runners.keys():
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
@@ -162,12 +168,13 @@ class Programs:
     async def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become.
 
-        What dead workers left in memory goes with this daemon, so it is written first, if the disks answer.
+        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WRITTEN_WITHIN_S):
-                await asyncio.gather(*map(until_memory_is_written, list(self.runners.values())))
+        runners = list(self.runners.values())
+        await asyncio.gather(*(until_memory_is_written(runner, WRITTEN_WITHIN_S) for runner in runners))
         self._close()
+        memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]
+        handed_over.hand_over(self._services.runtime_dir, filter(None, memories))
         for runner in self.runners.values():
             runner.hand_over()
 

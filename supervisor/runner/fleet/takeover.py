@@ -3,14 +3,17 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
+from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.processes import leftovers, marks, ownership
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import oom_evidence
@@ -32,13 +35,35 @@ UNCONFIGURED_EXIT_TIMEOUT_S = 120.0  # of what is no longer configured flush_tim
 log = structlog.get_logger()
 
 
-def last_attempts(services: Services) -> dict[str, int]:
-    """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
+@dataclass(slots=True)
+class UsedAttempts:
+    """The attempt numbers of one program that are taken. `recorded`: the highest that the ledger knows of, to which its
+    facts belong; `seen`: the highest that has pipes or a process. A daemon that was killed as one began may not have
+    recorded that, nor the end before.
+    """
+
+    recorded: int = 0
+    seen: int = 0
+
+
+def used_attempts(services: Services) -> defaultdict[str, UsedAttempts]:
+    """By program: the attempts that the ledger knows of, or whose pipes are still there."""
     resume_removal(services.runtime_dir)
-    last = services.ledger.attempts.last_attempts()
+    used = defaultdict[str, UsedAttempts](UsedAttempts)
+    for name, attempt in services.ledger.attempts.last_attempts().items():
+        used[name].recorded = attempt
     for name, attempt in layout.highest_attempts(services.runtime_dir).items():
-        last[name] = max(last.get(name, 0), attempt)
-    return last
+        used[name].seen = attempt
+    return used
+
+
+def remove_ended_folders(runtime_dir: Path, unfinished: Iterable[OpenAttempt]) -> None:
+    """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins."""
+    open_attempts = {(attempt.program, attempt.attempt) for attempt in unfinished}
+    for name, attempts in layout.attempts_with_folders(runtime_dir).items():
+        for attempt in attempts:
+            if (name, attempt) not in open_attempts:
+                try_to_remove_folder(layout.attempt_folder(runtime_dir, name, attempt))
 
 
 class Takeover:
@@ -56,7 +81,7 @@ class Takeover:
         self._gates = gates
         self._is_closing = is_closing
 
-    async def bring_up(self, runner: Runner, left: Leftovers, last_attempt: int, turn: StartTurn) -> None:
+    async def bring_up(self, runner: Runner, left: Leftovers, used: UsedAttempts, turn: StartTurn) -> None:
         """Adopts an earlier daemon's worker, or ends its processes and starts the program if it is wanted.
 
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
@@ -67,7 +92,7 @@ class Takeover:
             turn.give_up()
         self._say_foreign(runner.name, left)
         groups = await self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
-        await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
+        await runner.restore_state(max(used.recorded, self._services.lowest_attempt - 1), used.seen)
         is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
         # read now: a newer attempt may run by the time the others are recorded

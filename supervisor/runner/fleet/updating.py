@@ -15,7 +15,7 @@ from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
-from supervisor.runner.fleet.takeover import Takeover
+from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
 from supervisor.runner.fleet.update_losses import find_losses
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
@@ -155,13 +155,13 @@ class Updating:
                 log.error("configuration.not_applied", program=name, why=why)
             actions = {name: [UpdateAction(name, "refused", why)] for name, why in refused.items()}
             applied = [name for name in chosen if name not in refused]
-            last = await asyncio.to_thread(takeover.last_attempts, self._services)
+            used = await asyncio.to_thread(takeover.used_attempts, self._services)
             begin = {configured[name].group for name in applied if name in configured} - before
             self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
             in_order = sorted(applied, key=lambda name: start_order(configured.get(name) or self._runners[name].config))
             turns = StartTurns(len(in_order))
             renewals = {
-                name: self._replace(name, configured.get(name), last.get(name, 0), turn)
+                name: self._replace(name, configured.get(name), used[name], turn)
                 for name, turn in zip(in_order, turns, strict=True)
             }
             stops_first = list(reversed(renewals))
@@ -198,15 +198,15 @@ class Updating:
             return None
 
     async def _replace(
-        self, name: str, config: ProgramConfig | None, last_attempt: int, turn: StartTurn
+        self, name: str, config: ProgramConfig | None, used: UsedAttempts, turn: StartTurn
     ) -> list[UpdateAction]:
         """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
         old = self._runners.get(name)
         stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old)
-            last_attempt = max(last_attempt, old.attempt)
+            stopped = await _retire_for_update(old, leaves_memory=_goes_on(old.config, config))
+            used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
                 old.mirror.close()  # the next one goes on with it, and would lose the run to a late answer
@@ -217,11 +217,15 @@ class Updating:
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
+        if old is not None and old.memory is not None and runner.memory is not None:
+            if (left := old.memory.hand_over()) is not None:
+                runner.memory.take_over(left)
+            old.memory.detach()
         if uploads and runner.mirror is not None:
             runner.mirror.resume()
         try:
             self._on_added(runner)
-            await self._takeover.bring_up(runner, Leftovers(), last_attempt, turn)
+            await self._takeover.bring_up(runner, Leftovers(), used, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
             runner.takeover.advance(TakeoverStage.STARTABLE)
@@ -237,11 +241,18 @@ class Updating:
             self._services.listeners.publish([event_types.group_removed(group)])
 
 
-async def _retire_for_update(runner: Runner) -> UpdateAction:
+def _goes_on(before: ProgramConfig, after: ProgramConfig | None) -> bool:
+    """Whether what a worker of a job left in memory is of use to the job with its new section."""
+    if before.job is None or after is None or after.job is None:
+        return False
+    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
+
+
+async def _retire_for_update(runner: Runner, *, leaves_memory: bool) -> UpdateAction:
     """Flushes and stops a program, whose section changes; what is said of that."""
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
-    await retire(runner, "update")
+    await retire(runner, "update", leaves_memory=leaves_memory)
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")

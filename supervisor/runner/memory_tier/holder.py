@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
+from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.memory_socket import MemorySocket
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
@@ -30,6 +31,7 @@ class _Salvage:
     effect: effects.SalvageMemory
     held: HeldMemory
     is_written: bool = False
+    is_given_away: bool = False
     offered: MemorySocket | None = None
 
     def close_offer(self) -> None:
@@ -79,6 +81,7 @@ class MemoryHolder:
             case messages.Restored() if self._waiting is not None:
                 self._waiting.close_offer()
                 if self._is_settled.is_set() and (self._waiting.is_written or not message.from_memory):
+                    self._say_lost(f"attempt {message.attempt} goes on from step {message.step}")
                     self._drop_waiting()  # it is on the disk, or training goes on from an older state
 
     def _drop_outdated(self, attempt: int) -> None:
@@ -204,6 +207,8 @@ class MemoryHolder:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
         except (OSError, RuntimeError) as error:
             result = NotSalvaged(str(error), getattr(error, "errno", None))
+        if waiting.is_given_away:
+            return  # whoever has it looks at the disk first, and tells of what is there
         may_pass = isinstance(result, NotSalvaged) and result.errno is not None
         waiting.is_written = isinstance(result, Salvaged)
         if self._waiting is waiting and not may_pass and waiting.offered is None:
@@ -227,14 +232,39 @@ class MemoryHolder:
         self._observers.on_message(committed, time.monotonic())
         self._post(events.MemorySalvaged(effect.attempt, salvaged.step, salvaged.name, salvaged.wall_at))
 
+    def _say_lost(self, effect: str) -> None:
+        """If no disk took what is left, and nobody has restored it."""
+        if self._waiting is not None and not self._waiting.is_written:
+            why = "no disk took what its worker left in memory"
+            self._log.error("memory.lost", attempt=self._waiting.effect.attempt, why=why, effect=effect)
+
     def _drop_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.close_offer()
             self._waiting.held.close()
             self._waiting = None
 
+    def hand_over(self) -> LeftMemory | None:
+        """Gives away what is left and not on the disk yet; None if there is nothing. Whoever takes it lets go of it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting.is_written:
+            self._waiting = waiting
+            return None
+        waiting.close_offer()
+        waiting.is_given_away = True
+        effect = waiting.effect
+        return LeftMemory(self._config.name, effect.attempt, effect.mount, effect.restored, waiting.held)
+
+    def take_over(self, left: LeftMemory) -> None:
+        """Begins to write what another one has given away: of an earlier daemon, or of this one before an update."""
+        self._log.info("memory.taken_over", attempt=left.attempt, size_bytes=left.held.size_bytes)
+        self._drop_waiting()
+        self._waiting = _Salvage(effects.SalvageMemory(left.attempt, left.mount, left.restored), left.held)
+        self._begin_to_write(self._waiting)
+
     def detach(self) -> None:
         """Lets go of everything; the next daemon takes hold of what live workers name to it."""
+        self._say_lost("the steps since the newest checkpoint are lost")
         self._drop_waiting()
         for attempt in list(self._held):
             self.release(attempt)

@@ -111,6 +111,7 @@ class StoreExchange:
             hold.known,
             None if hold.seen is None else str(hold.seen),
             hold.is_anew,
+            start is None,
         )
         begun = await self._questions.ask("taking the run over in the mirror", question, messages.EpochAnswer)
         self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start, newer=begun.newer)

@@ -12,6 +12,7 @@ its checkpoint is selected.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -42,8 +43,11 @@ class Mailbox:
         handle: Callable[[Event, Decide], None],
         settle: Callable[[State], None],
         tasks: BackgroundTasks,
+        together: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`together`: what is recorded in such a block is on the disk as a whole, or not at all."""
         self._job = job
+        self._together = together
         self._handle = handle
         self._settle = settle
         self._tasks = tasks
@@ -127,6 +131,10 @@ class Mailbox:
         self._events.append((event, decide))
         if self._is_handling:
             return
+        with self._together():
+            self._handle_all()
+
+    def _handle_all(self) -> None:
         before = self._job.state
         self._is_handling = True
         try:

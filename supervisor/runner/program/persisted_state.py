@@ -24,6 +24,7 @@ from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.program.messages_in import REPORTED
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 
@@ -43,6 +44,7 @@ class PersistedStateStore(ProgramObserver):
         "_has_news",
         "_has_restored",
         "_is_adopted",
+        "_is_decided",
         "_job",
         "_last_saved",
         "_mirror",
@@ -67,12 +69,13 @@ class PersistedStateStore(ProgramObserver):
         self._mirror = mirror
         self._is_adopted = is_adopted
         self._has_restored = False
+        self._is_decided = False  # more than a word of the worker has happened since the last save
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
         self._recorded = services.ledger.wanted.progress(config.name)  # known without a read, so before any event
         job.facts.account = self._recorded
 
-    async def restore(self, last_attempt: int) -> bool:
+    async def restore(self, last_attempt: int, seen: int = 0) -> bool:
         """Before a start: restores the facts, and skips the attempt numbers that the ledger or the disk has.
 
         Returns whether the facts were recorded under the present configuration. A checkpoint directory that does not
@@ -83,6 +86,7 @@ class PersistedStateStore(ProgramObserver):
         if recorded.revision > self._recorded.revision:  # by the runner that an update has replaced
             self._job.facts.account = self._recorded = recorded
         self._job.skip_attempts(last_attempt)
+        self._job.facts.attempts_used = max(self._job.facts.attempts_used, seen)  # not to be had a second time
         if job is not None and job.on_oom == "microbatch":
             await self._restore_microbatches()
         if job is None and self._records.process.pid is None:
@@ -112,6 +116,7 @@ class PersistedStateStore(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))
+        self._is_decided = self._is_decided or not isinstance(event, REPORTED)
         if facts.account.revision != self._recorded.revision:  # before any effect of the decision tells of it
             self._recorded = facts.account
             self._services.ledger.wanted.record_progress(self._config.name, facts.account)
@@ -128,8 +133,10 @@ class PersistedStateStore(ProgramObserver):
     def _save_if_changed(self, now: float) -> None:
         memory, counters = facts_to_persist(self._job.facts, now), self._records.process.oom_counters
         if (memory, counters) != self._last_saved:
-            self._last_saved = memory, counters
-            self._services.ledger.job_states.store(self._config.name, memory, config_digest(self._config), counters)
+            states, name, digest = self._services.ledger.job_states, self._config.name, config_digest(self._config)
+            is_stored = states.store(name, memory, digest, counters, is_reported=not self._is_decided)
+            self._last_saved = (memory, counters) if is_stored else None
+        self._is_decided = False
 
     async def _restore_reliability(self) -> None:
         """How often attempts fail, and the silences that the hang limit is learned from."""

@@ -1,6 +1,7 @@
 """Ending a program for good: it flushes and stops, and what `durable = remote` promises is kept first."""
 
 import asyncio
+import math
 
 import structlog
 
@@ -15,11 +16,19 @@ UNKILLABLE_S = 30.0  # after SIGKILL, which is repeated meanwhile: only the kern
 log = structlog.get_logger()
 
 
-async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leaves_unkillable: bool = False) -> None:
+async def retire(
+    runner: Runner,
+    reason: str,
+    host_leaves: bool = False,
+    *,
+    leaves_unkillable: bool = False,
+    leaves_memory: bool = False,
+) -> None:
     """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
 
     With `durable = remote`, its last checkpoint is in the mirror then. `leaves_unkillable`: a process that can't be
     killed, as one that waits for a dead file server, is left to the next daemon; whoever starts another here waits.
+    `leaves_memory`: what a dead worker left there, and no disk has taken in time, is for the caller.
     """
     await runner.takeover.until(TakeoverStage.STARTABLE)
     runner.post(events.ProgramClosed(reason, host_leaves))
@@ -27,7 +36,7 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leav
     if runner.memory is not None:
         runner.memory.try_again()
     await until_memory_is_written(runner)  # of a worker that ended before it had saved
-    if runner.memory is not None and not is_left:
+    if runner.memory is not None and not (is_left or leaves_memory):
         runner.memory.detach()
     if (mirror := runner.mirror) is not None:
         if mirror.is_awaited and not mirror.is_finished:
@@ -42,10 +51,20 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False, *, leav
         runner.hand_over()
 
 
-async def until_memory_is_written(runner: Runner) -> None:
-    """Returns when nothing that a dead worker left in memory is being written any more, or somebody is in a hurry."""
-    if (memory := runner.memory) is not None:
-        await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
+async def until_memory_is_written(runner: Runner, limit_s: float = math.inf) -> None:
+    """Returns when nothing that a dead worker left in memory is being written any more, or somebody is in a hurry, or
+    after as long as a save of the job may take (flush_timeout), or `limit_s`: its disk may be dead.
+    """
+    memory, job = runner.memory, runner.config.job
+    if memory is None or job is None:
+        return
+    limit_s = min(limit_s, job.flush_timeout)
+    try:
+        async with asyncio.timeout(limit_s):
+            await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
+    except TimeoutError:
+        remedy = f"make the disk of {job.checkpoint_dir} answer"
+        log.error("memory.not_written", program=runner.name, waited_s=limit_s, remedy=remedy)
 
 
 async def _is_gone_in_time(runner: Runner, unkillable_s: float | None) -> bool:

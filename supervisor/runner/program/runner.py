@@ -49,7 +49,7 @@ class Runner(ProgramView):
         super().__init__(config, services, log)
         self._on_change = on_change
         tasks = BackgroundTasks(log)
-        self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks)
+        self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks, services.ledger.together)
         self.post = self._mailbox.post
         """Takes what happens to it. Events are handled in the order they came in, each to its end."""
         self.requests = WorkerRequests()
@@ -107,11 +107,12 @@ class Runner(ProgramView):
         """The same as an earlier daemon knew it, before the program is taken up."""
         return await self._persisted_state.recall_divergence()
 
-    async def restore_state(self, last_attempt: int) -> None:
-        """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
+    async def restore_state(self, last_attempt: int, seen: int = 0) -> None:
+        """Before a start: what was learned of it, and which numbers are taken: `last_attempt` is the ledger's last,
+        `seen` the highest of which anything else is left."""
         if self.mirror is not None and (self.takeover.was_done or self.mirror.is_awaited):
             self.mirror.resume()
-        if await self._persisted_state.restore(last_attempt):
+        if await self._persisted_state.restore(last_attempt, seen):
             self.takeover.is_resuming = True
         if self.config.user is not None:
             await credentials.look_up(self.config.user)

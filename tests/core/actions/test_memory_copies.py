@@ -27,7 +27,7 @@ from supervisor.core.program.events import (
     TrainingRestored,
     WorkerExited,
 )
-from supervisor.core.program.facts import AutoRestart, Policy, State
+from supervisor.core.program.facts import AutoRestart, OnOom, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.core.test_job import die, running
@@ -382,6 +382,32 @@ def test_an_attempt_with_copies_that_runs_out_of_memory_counts_for_nothing_and_t
     job.handle(StepsDone(2, 60), 14.0)
     job.handle(WorkerExited(2, signal=9, oom=OOM), 15.0)
     assert job.facts.failures.by_cause == {Cause.OUT_OF_MEMORY: 1}
+
+
+@pytest.mark.parametrize(("steps", "counted"), [(0, {}), (1, {Cause.OUT_OF_MEMORY: 1})])
+def test_memory_that_runs_out_beside_what_is_restored_from_there_counts_for_nothing(
+    steps: int, counted: dict[Cause, int]
+) -> None:
+    """Two copies of the dead worker's state lie there, and the next one loads a third: no batch is too large."""
+    job = running(replace(POLICY, on_oom=OnOom.MICROBATCH))
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
+    job.handle(WorkerExited(1, signal=9), 12.0)
+    job.handle(SpawnSucceeded(2), 13.0)
+    offer = MemoryOffer("socket", 1)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000040.a1", 40, highest_step=40, memory=offer), 13.0)
+    job.handle(RestoreBegun(2, "step-0000000050.a1"), 13.5)
+    if steps:
+        job.handle(TrainingRestored(2, 50, "step-0000000050.a1"), 14.0)
+        job.handle(StepsDone(2, 51), 14.5)
+
+    effects = job.handle(WorkerExited(2, signal=9, oom=OOM), 15.0)
+
+    failures = dict(job.facts.failures.by_cause)
+    failures.pop(Cause.CRASH, None)
+    assert failures == counted
+    assert job.facts.microbatches == (2 if steps else 1)
+    selected = [effect for effect in effects if isinstance(effect, SelectCheckpoint)]
+    assert [effect.is_memory_short for effect in selected] == [not steps]
 
 
 def test_a_worker_that_makes_copies_against_its_orders_is_charged() -> None:

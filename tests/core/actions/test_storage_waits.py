@@ -28,6 +28,7 @@ from supervisor.core.program.events import (
     CheckpointSelected,
     CopiesHeld,
     DeadlinePassed,
+    DoneReported,
     FailureReported,
     SelectionFailed,
     SpawnSucceeded,
@@ -603,3 +604,49 @@ def test_a_directory_that_does_not_answer_is_waited_for() -> None:
     assert job.state is State.BACKOFF
     assert "cannot read checkpoint_dir /data/digits: it did not answer" in (job.facts.reason or "")
     assert job.handle(DeadlinePassed(), 1002.0) == [LookAtStorage(2, newest=job.facts.account.newest)]
+
+
+def test_an_order_that_comes_while_the_worker_stops_is_not_that_workers() -> None:
+    """It was restoring as it was told to stop, and says so only now."""
+    job = started(Job(POLICY), 0.0)
+    job.handle(CheckpointSelected(1, "/data/digits/step-0000000100.a7", 100, None, 100, DISK), 1.0)
+    job.handle(StopRequested(), 2.0)
+    job.handle(BeginAtRequested(0), 3.0)
+    job.handle(StartRequested(), 3.0)
+
+    job.handle(TrainingRestored(1, 100), 4.0)
+    effects = job.handle(WorkerExited(1, code=WorkerExit.STOPPED), 5.0)
+
+    assert [effect.begin_at for effect in effects if isinstance(effect, SelectCheckpoint)] == [0]
+    job.handle(SpawnSucceeded(2), 6.0)
+    job.handle(CheckpointSelected(2, None, None, mount=DISK), 7.0)
+    job.handle(TrainingRestored(2, 0), 8.0)
+    assert job.facts.begin_at is None
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("step", [0, None])
+def test_a_job_that_turns_out_to_be_done_begins_anew_if_an_operator_has_said_so_since(
+    step: int | None, is_seen: bool
+) -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, None, 100, DISK), 6.0)
+    job.handle(TrainingRestored(2, 100), 7.0)
+    job.handle(StepsDone(2, 101), 8.0)
+    job.handle(StopRequested(), 9.0)
+    if step is not None:
+        job.handle(BeginAtRequested(step), 9.5)
+    job.handle(StartRequested(), 9.5)
+    job.handle(DoneReported(2), 10.0)
+    if not is_seen:  # the daemon is killed, and another one comes
+        later, persisted = Job(POLICY), facts_to_persist(job.facts, 10.5)
+        later.skip_attempts(2)
+        later.facts.account, later.facts.wanted = job.facts.account, True
+        later.recall_persisted(persisted, 11.0, 0.0)
+        job = later
+
+    effects = job.handle(WorkerExited(2, code=0) if is_seen else AttemptLost(2, True, None, None), 11.0)
+
+    assert [effect.cause for effect in effects if isinstance(effect, RecordEnd)] == [Cause.DONE]
+    assert [effect.begin_at for effect in effects if isinstance(effect, SelectCheckpoint)] == [0] * (step is not None)
+    assert job.state is (State.SUCCEEDED if step is None else State.STARTING)

@@ -1,10 +1,14 @@
 """A daemon that died and came back decides as the one that lived on. Time is a number."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.failures.hang_detection import HangDetector, LoopSection
+from supervisor.core.failures.restart import Cause, FailureCounts
+from supervisor.core.failures.suspects import Death, Suspects
 from supervisor.core.job import Job
 from supervisor.core.program import events
 from supervisor.core.program.effects import (
@@ -14,9 +18,11 @@ from supervisor.core.program.effects import (
     SelectCheckpoint,
     Spawn,
 )
-from supervisor.core.program.facts import OnOom, Policy, State
+from supervisor.core.program.facts import AttemptFacts, OnOom, Policy, ProgramFacts, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.host.ledger.job_states import decode_facts
+from supervisor.protocol.checkpoints.account import Older
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import cases
 
@@ -196,3 +202,116 @@ def test_back_off_continues_less_the_time_without_a_daemon():
         assert later.state is state
         if state is State.BACKOFF:
             assert later.deadline() == 100.0 + memory.backoff_left_s - ago_s
+
+
+STORED = {
+    ProgramFacts: {
+        "best_step", "ever_trained", "microbatches", "no_copies", "restore_below_step", "diverged_attempt", "mount",
+        "salvaged", "begin_at", "begin_since", "worked_paths", "startup_s", "steps_s",
+    },
+    AttemptFacts: {
+        "start_limit_s", "made_progress", "start_afresh", "checkpoint", "restore_begun", "from_checkpoint",
+        "start_step", "step", "saved_step", "older",
+    },
+    FailureCounts: {"by_cause", "deaths_without_progress", "ports_lost"},
+    HangDetector: {"hung_step", "hung_in", "hangs"},
+    Suspects: {"avoid", "deaths", "cleared", "unfit"},
+}  # fmt: skip
+"""What a later daemon has to know."""
+
+ELSEWHERE = "the ledger, or the file of what is wanted, has it"
+REPORTED = "the worker, its last words, or the host's look at it says so again"
+MEASURED = "measured again, and a late answer costs time only"
+OWN_LIFE = "of this daemon's life"
+NEW_WAIT = "a wait that begins anew"
+SHOWN = "only shown"
+NOT_STORED = {
+    ProgramFacts: {
+        "policy": "the configuration", "state": "no state outlives the daemon", "deadline_at": "stored as back-off",
+        "reason": "stored with the back-off", "backoff_until": "stored as back-off", "wanted": ELSEWHERE,
+        "account": ELSEWHERE, "attempt": ELSEWHERE, "attempts_used": REPORTED, "current": "see there",
+        "failures": "see there", "hang_detector": "see there", "suspects": "see there", "flushes_requested": REPORTED,
+        "ended": SHOWN, "closing": OWN_LIFE, "host_leaves": OWN_LIFE, "held_back": OWN_LIFE, "launched": OWN_LIFE,
+        "notice": "the store of notices has it", "notice_recalled": "the store of notices has it",
+        "freeze_until": "the store of notices has it", "waits_for_host": "the store of notices has it",
+        "storage": NEW_WAIT, "waits_for_storage": NEW_WAIT, "start_paths_missing": NEW_WAIT,
+        "pauses": MEASURED, "save_s": MEASURED, "flush_s": MEASURED, "upload_s": MEASURED,
+        "upload_waits": REPORTED, "upload_fits": MEASURED,
+    },
+    AttemptFacts: {
+        "started_at": REPORTED, "startup_deadline_at": "from its age and start_limit_s", "progressed_at": OWN_LIFE,
+        "outdated": "compared again", "readiness_unknown": OWN_LIFE, "has_spoken": "assumed of one that is adopted",
+        "last_step_at": OWN_LIFE, "from_memory": REPORTED,
+        "in_memory": REPORTED, "flush": REPORTED, "looks_end_at": NEW_WAIT,
+        "silence": NEW_WAIT, "slowdown": MEASURED, "done_reported": REPORTED, "reported_error": REPORTED,
+        "failed_step": REPORTED, "out_of_memory": REPORTED, "failed_errno": REPORTED, "older_readable": NEW_WAIT,
+        "go_back": REPORTED, "gang_attempt": REPORTED, "save_error": REPORTED, "flush_failure": SHOWN,
+        "decided_end": "an end that no daemon saw counts as lost; what it teaches is stored as it is decided",
+        "early_flush_requested": "one flush more", "last_flush_requested": "one flush more",
+        "flush_retry_at": "one flush more",
+    },
+    FailureCounts: {"short_lives": "of a plain program: some restarts that come sooner"},
+    HangDetector: {
+        "longest": ELSEWHERE, "persisted": ELSEWHERE, "section": REPORTED, "since": OWN_LIFE, "saving_since": REPORTED,
+    },
+    Suspects: {},
+}  # fmt: skip
+"""Why all others need not be stored."""
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_every_fact_is_stored_or_known_without(kind: type) -> None:
+    """A new field has to be in one of the two lists; if it decides what follows, in the first."""
+    names = {field.name for field in fields(kind)}
+    assert names == STORED[kind] | NOT_STORED[kind].keys()
+    assert not STORED[kind] & NOT_STORED[kind].keys()
+
+
+def known_to_differ(job: Job) -> dict[type, object]:
+    """Facts of a job that has ended, all of which that are stored have another value than a new job's."""
+    facts = job.facts
+    facts.attempt, facts.state = 4, State.STOPPED
+    facts.best_step, facts.ever_trained, facts.microbatches, facts.no_copies = 30, True, 4, True
+    facts.restore_below_step, facts.diverged_attempt, facts.mount = 20, 3, "xfs at /data"
+    facts.salvaged, facts.begin_at, facts.begin_since = "step-0000000030.a4", 10, 2
+    facts.worked_paths, facts.startup_s, facts.steps_s = ("/bin/python",), 12.0, (0.5, 0.25)
+    current = facts.current
+    current.started_at, current.startup_deadline_at, current.start_limit_s = 0.0, 723.0, 723.0
+    current.made_progress = current.start_afresh = current.restore_begun = current.from_checkpoint = True
+    current.checkpoint = events.CheckpointSelected(4, "/c/step-0000000010.a1", 10, "epoch 1")
+    current.start_step, current.step, current.saved_step = 10, 35, 30
+    current.older = Older(OlderBecause.SUSPECT, "words")
+    facts.failures.by_cause, facts.failures.deaths_without_progress, facts.failures.ports_lost = {Cause.CRASH: 2}, 1, 2
+    facts.hang_detector.hung_step, facts.hang_detector.hung_in, facts.hang_detector.hangs = 7, LoopSection.STEP, 2
+    death = Death("step-0000000010.a1", 10, 11)
+    facts.suspects = Suspects(frozenset({"step-0000000010.a1"}), (death,), frozenset({"b"}), (("c", "words"),))
+    return {
+        ProgramFacts: facts,
+        AttemptFacts: current,
+        FailureCounts: facts.failures,
+        HangDetector: facts.hang_detector,
+        Suspects: facts.suspects,
+    }
+
+
+def test_all_that_is_stored_comes_back() -> None:
+    policy = replace(JOB, on_oom=OnOom.MICROBATCH)
+    job, new, later = Job(policy), Job(policy), Job(policy)
+    before = known_to_differ(job)
+    persisted = decode_facts(encode_record(facts_to_persist(job.facts, 0.0)))
+    assert persisted is not None
+    later.skip_attempts(4)
+
+    later.recall_persisted(persisted, 0.0, 0.0)
+
+    for kind, names in STORED.items():
+        for name in names:
+            value = getattr(before[kind], name)
+            assert value != getattr(part_of(new, kind), name), f"{kind.__name__}.{name} is not changed by this test"
+            assert getattr(part_of(later, kind), name) == value, f"{kind.__name__}.{name} is lost"
+
+
+def part_of(job: Job, kind: type) -> object:
+    facts = job.facts
+    parts = (facts, facts.current, facts.failures, facts.hang_detector, facts.suspects)
+    return next(part for part in parts if type(part) is kind)

@@ -3,6 +3,7 @@
 import json
 import math
 import sqlite3
+import threading
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.persisted_facts import PersistedFacts
-from supervisor.host.ledger.job_states import decode_counters, decode_facts
+from supervisor.host.ledger.job_states import JobStates, decode_counters, decode_facts
 from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.ledger.schema import open_or_create
+from supervisor.host.ledger.writer import LedgerWriter
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import JSON, cases
@@ -140,3 +144,22 @@ def test_any_text_is_read_or_left(text: str):
 
     assert found is None or isinstance(found, PersistedFacts)
     assert isinstance(decode_counters(text), tuple)
+
+
+def test_what_a_worker_says_without_end_leaves_room_for_what_is_decided(tmp_path: Path):
+    go_on = threading.Event()
+    path = tmp_path / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    writer = LedgerWriter(connection, Pruning(), path, lambda: go_on.wait(60))
+    states = JobStates(writer, lambda *query: [], None)
+    try:
+        while states.store("digits", PersistedFacts(best_step=1), "abc"):
+            pass
+
+        assert states.store("digits", PersistedFacts(restore_below_step=20), "abc", is_reported=False)
+    finally:
+        go_on.set()
+        writer.close(60)
+    with closing(Ledger(path)) as later:
+        recalled = later.job_states.load("digits")
+        assert recalled is not None and recalled.facts.restore_below_step == 20

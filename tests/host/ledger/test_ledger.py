@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger import ledger as ledger_module
 from supervisor.host.ledger import schema
 from supervisor.host.ledger import writer as ledger_writer
@@ -419,6 +420,7 @@ def test_deleted_ledger_is_made_again_with_all_its_content(ledger: Ledger, tmp_p
 def test_ledger_that_is_damaged_while_it_is_in_use_is_set_aside(ledger: Ledger, tmp_path: Path):
     ledger.wanted.record_wanted("digits", False)
     ledger.attempts.attempt_started("digits", 1, 4711, 99, 1000.0)
+    ledger.job_states.store("digits", PersistedFacts(restore_below_step=20), "abc")
     assert len(ledger.attempts.history("digits")) == 1
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as other:
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -433,6 +435,25 @@ def test_ledger_that_is_damaged_while_it_is_in_use_is_set_aside(ledger: Ledger, 
     assert (tmp_path / "ledger.sqlite3.corrupt-1").exists()
     assert ledger.last_error is not None and "corrupt-1" in ledger.last_error
     assert ledger.wanted.wanted_programs() == {"digits": False}
+    recalled = ledger.job_states.load("digits")
+    assert recalled is not None and recalled.facts.restore_below_step == 20
+
+
+def test_where_a_start_begins_is_recorded_only_with_the_ledger_itself(ledger: Ledger, tmp_path: Path):
+    """Of an order to begin from scratch, the file of what is wanted knows nothing."""
+    ledger.wanted.record_wanted("digits", False)
+    assert ledger.wanted.wanted_programs() == {"digits": False}
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger.wanted.record_wanted("digits", True)
+        ledger.job_states.store("digits", PersistedFacts(begin_at=0), "abc")
+        wait_until(lambda: '"digits": true' in (tmp_path / "wanted.json").read_text())
+        assert asyncio.run(ledger.wanted.until_recorded()) is None
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(ledger.wanted.until_recorded(with_decisions=True), 0.1))
+        other.execute("ROLLBACK")
+        assert asyncio.run(ledger.wanted.until_recorded(with_decisions=True)) is None
 
 
 @pytest.mark.slow

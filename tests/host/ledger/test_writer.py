@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import open_or_create
 from supervisor.host.ledger.write_queue import QUEUED_OF_ONE, QUEUED_WRITES
@@ -37,6 +39,36 @@ def test_question_that_comes_during_the_write_is_answered_after_it(tmp_path: Pat
     finally:
         go_on.set()
         writer.close(60)
+
+
+def test_what_is_queued_together_is_written_as_a_whole(tmp_path: Path):
+    """The end of an attempt, and what was decided about the next one: a kill in between must not leave half of it."""
+    path = tmp_path / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    writer = LedgerWriter(connection, Pruning(), path)
+    try:
+        with writer.together():
+            writer.enqueue(REFUSAL, "digits", "end", "why", of="digits")
+            with writer.together():
+                writer.enqueue(REFUSAL, "digits", "inside", "why", of="digits")
+            asked = writer.written()
+            with pytest.raises(TimeoutError):
+                asked.result(0.1)
+            assert written(tmp_path) == {}
+            writer.enqueue(REFUSAL, "digits", "decision", "why", of="digits")
+
+        writer.written().result(10)
+        assert written(tmp_path) == {"digits": 3}
+    finally:
+        writer.close(60)
+
+
+def test_what_was_queued_before_a_group_is_written_beside_it(tmp_path: Path):
+    with stuck(tmp_path) as writer:
+        writer.enqueue(REFUSAL, "before", "n", "why", of="before")
+        with writer.together():
+            writer.enqueue(REFUSAL, "inside", "n", "why", of="inside")
+    assert written(tmp_path) == {"before": 1, "inside": 1}
 
 
 REFUSAL = "INSERT OR REPLACE INTO refusals VALUES (?, 1, ?, ?, 1.0)"

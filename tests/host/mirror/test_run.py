@@ -17,7 +17,8 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError, record_files, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints
+from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints, record_given_up
+from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.mirror.store import Store, StoreError
 
 FILES = ("ckpt.data-00000-of-00001", "ckpt.index", "state.json")
@@ -581,6 +582,38 @@ def test_what_was_given_up_long_ago_is_deleted_once_the_new_line_has_two_of_its_
     left = {path.parent.name for path in (store / f"e{first:04d}").rglob("*") if path.is_file()}
     assert left == ({str(names[0])} if ago > GIVEN_UP_AGE else set(map(str, names)))
     assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
+
+
+def test_what_was_given_up_for_something_older_than_all_is_deleted_too(tmp_path: Path, url: str):
+    folder, store = tmp_path / "here", tmp_path / "store"
+    here = host(url, folder)
+    first = here.begin_epoch(None, 0)
+    for step in (200, 300):
+        here.upload(made(folder, step), first)
+    second = here.begin_epoch(made(folder, 100), first)  # training has diverged; the store never had that one
+    begun_long_ago(store, second, 2 * GIVEN_UP_AGE)
+
+    for step in (110, 120):
+        here.upload(made(folder, step, 2), second)
+
+    assert not [path for path in (store / f"e{first:04d}").rglob("*") if path.is_file()]
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
+
+
+def test_what_was_given_up_is_no_parent_though_the_store_was_away_until_later_ones_were_saved(tmp_path: Path, url: str):
+    """Training diverged at 150, went back to 100, and has passed 200 by the time that the store answers."""
+    folder = tmp_path / "here"
+    here = host(url, folder)
+    first = here.begin_epoch(None, 0)
+    for step in (100, 200, 210):
+        here.upload(made(folder, step), first)
+    record_given_up(folder, 150, 1)
+
+    second = here.begin_epoch(made(folder, 250, 2), first)
+
+    parent = here.epochs()[second].parent
+    assert parent == RemoteCheckpoint(first, CheckpointName(100, 1))
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(100, 1)
 
 
 def test_what_an_operator_began_anew_without_stays_in_the_store(tmp_path: Path, url: str):

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from supervisor.host.pipes import control_pipes
-from supervisor.host.pipes.control_pipes import ControlPipes
+from supervisor.host.pipes.control_pipes import READ_BYTES, ControlPipes
 from supervisor.host.processes import leftovers, marks, process_status
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.protocol import layout
 from supervisor.protocol.wire.lines import encode_message
-from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Identify, Progress, Then
+from supervisor.protocol.wire.messages import Done, Failed, Flush, FromWorker, Identify, Progress, Then
 from tests.host.conftest import PATIENCE_S
 from tests.waiting import wait_until
 
@@ -186,6 +186,15 @@ async def test_file_that_is_no_pipe_is_refused(tmp_path: Path) -> None:
         ControlPipes(folder, 1, None, lambda message: None, lambda error: None, is_there=True)
 
     assert not control_pipes.send_once(folder, Flush(1, 1, "update", Then.STOP))
+
+
+def test_of_more_words_than_are_read_the_last_are_heard(tmp_path: Path) -> None:
+    """A script may have had run after run."""
+    words = b"".join(encode_message(Done(1, step)) for step in range(3000))
+    assert len(words) > READ_BYTES
+    (tmp_path / layout.LAST_WORDS).write_bytes(words + encode_message(Failed(1, 9, "no")))
+
+    assert control_pipes.read_last_words(tmp_path, 1)[-2:] == [Done(1, 2999), Failed(1, 9, "no")]
 
 
 def test_last_words_of_another_attempt_and_through_a_link_are_not_heard(tmp_path: Path) -> None:

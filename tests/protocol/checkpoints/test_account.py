@@ -166,27 +166,39 @@ def test_a_checkpoint_in_quarantine_from_before_a_rollback_explains_nothing() ->
     assert find_passed_over(expected, [old, of_this]) is of_this
 
 
+@pytest.mark.parametrize("place", [SeenDirectory(HOME, 1100, ROOT), SeenDirectory("/data/new", 1100, DISK)])
+def test_what_another_run_left_in_another_place_explains_nothing(place: SeenDirectory) -> None:
+    """A disk was mounted over the run, or checkpoint_dir has another letter: there, a later checkpoint is damaged."""
+    other = RejectedCheckpoint("step-0000001500.a7", "damaged", OlderBecause.DAMAGED)
+    copied = RejectedCheckpoint(NEWEST.name, "damaged", OlderBecause.DAMAGED)
+
+    assert isinstance(judged(1100, replace(place, passed_over=other)), Unexplained)
+    assert isinstance(judged(1100, replace(place, passed_over=copied)), Older)
+    assert isinstance(judged(1100, SeenDirectory(HOME, 1100, DISK, other)), Older)
+
+
 @pytest.mark.parametrize(
     ("refused", "explains"),
     [
-        ("step-0000001200.a3", True),
-        ("step-0000001200.a3.2", True),
-        ("step-0000001300.a5", True),  # it took its place, and the retention deleted the newest
-        ("step-0000001300.a3", False),  # given up before attempt 4 began from the newest
+        ("step-0000001200.a3", (True, True)),
+        ("step-0000001200.a3.2", (True, True)),
+        ("step-0000001300.a5", (False, True)),  # it took its place, and the retention deleted the newest
+        ("step-0000001300.a3", (False, False)),  # given up before attempt 4 began from the newest
     ],
 )
 def test_what_was_given_up_before_the_newest_was_restored_does_not_explain_where_that_is(
-    refused: str, explains: bool
+    refused: str, explains: tuple[bool, bool]
 ) -> None:
+    """`explains`: where the folder is on another disk, and where it is on the same."""
     newest = replace(NEWEST, since=4)
     refusal = RejectedCheckpoint(refused, "training diverged", OlderBecause.ROLLED_BACK)
     elsewhere, here = SeenDirectory(HOME, 900, ROOT, refusal), SeenDirectory(HOME, 900, DISK, refusal)
     by_place = [judge(newest, 900, place, NOTHING_DECIDED, REFUSAL, REMEDY) for place in (elsewhere, here)]
 
-    if explains:
-        assert all(isinstance(verdict, Older) and verdict.because is refusal.because for verdict in by_place)
-    else:
+    assert [isinstance(verdict, Older) and verdict.because is refusal.because for verdict in by_place] == [*explains]
+    if not explains[0]:
         assert isinstance(by_place[0], Unexplained)
+    if not explains[1]:
         assert isinstance(by_place[1], Older) and by_place[1].because is OlderBecause.DELETED
 
 

@@ -60,6 +60,18 @@ def test_what_the_line_has_passed_over_is_given_up_by_the_epoch_that_did():
     assert given_up(held, there) == {at(1, 200): 3, at(1, 300): 3, at(2, 150): 3, at(2, 350): 3}
 
 
+def test_what_is_older_than_all_that_the_store_has_is_a_beginning_too():
+    """Training diverged, and of what it goes on from the store has nothing: retention was faster."""
+    held = {1: Epoch(1, None), 2: Epoch(2, None, start=CheckpointName(50, 1)), 3: Epoch(3, at(2, 60))}
+    there = [at(1, 80), at(1, 90), at(2, 60), at(2, 70)]
+
+    assert checkpoints_on_line(held, there) == (at(2, 60),)
+    assert given_up(held, there) == {at(1, 80): 2, at(1, 90): 2, at(2, 70): 3}
+    assert given_up({1: Epoch(1, None, start=CheckpointName(50, 1))}, [at(1, 80)]) == {}
+    assert decode_epoch(2, encode_epoch(held[2])) == held[2]
+    assert decode_epoch(2, b'{"parent": null, "format": 1}').start is None, "as an earlier version wrote it"
+
+
 def test_what_an_operator_gave_up_to_begin_anew_is_left_alone():
     assert given_up(epochs(None, None), [at(1, 100), at(2, 50)]) == {}
     assert given_up(epochs(None, None, at(2, 50)), [at(1, 100), at(2, 50), at(2, 60)]) == {at(2, 60): 3}
@@ -80,7 +92,7 @@ def test_what_is_given_up_counts_never_again(data: st.DataObject):
             line = checkpoints_on_line(held, committed)
             start = data.draw(st.none() | st.builds(CheckpointName, st.integers(1, 9), st.just(1)))
             number = max(held) + 1
-            held[number] = Epoch(number, newest_at_or_before(line, start))
+            held[number] = Epoch(number, newest_at_or_before(line, start), start=start)
         line = checkpoints_on_line(held, committed)
         behind = given_up(held, committed)
 

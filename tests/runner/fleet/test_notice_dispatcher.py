@@ -2,7 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,8 +250,38 @@ async def test_restored_notice_holds_until_all_endpoints_of_its_source_have_answ
 
     sink.on_source_health("provider", None)
     await asyncio.wait_for(runner.wait_until(lambda: runner.facts.notice is None or None), PATIENCE_S)
-    assert store.load() == []
     await notices.stop_watching()
+    assert store.load() == []
+
+
+class StuckStore(NoticeStore):
+    """Its disk does not answer before `goes_on`."""
+
+    goes_on = threading.Event()
+
+    def save(self, notices: Iterable[RememberedNotice]) -> None:
+        self.goes_on.wait(PATIENCE_S)
+        super().save(notices)
+
+
+async def test_a_disk_that_does_not_answer_keeps_no_notice_waiting(tmp_path: Path, programs: Callable[..., Programs]):
+    made = programs(job("count", tmp_path, "autostart = false"))
+    runner, store = made.runners["count"], StuckStore(tmp_path)
+    notices = dispatcher(made.runners, store)
+    provider = Provider()
+    notices.watch_sources([provider])
+    sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
+
+    started = time.monotonic()
+    report(sink, raw_notice())
+    report(sink)
+    report(sink, raw_notice())
+    assert time.monotonic() - started < PATIENCE_S / 2
+    assert runner.facts.notice is not None
+
+    store.goes_on.set()
+    await notices.stop_watching()
+    assert [remembered.notice for remembered in store.load()] == [runner.facts.notice], "the newest counts"
 
 
 async def test_provider_is_acknowledged_by_the_next_daemon_once_it_reports_again(

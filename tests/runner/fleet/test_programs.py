@@ -10,12 +10,19 @@ from structlog.testing import capture_logs
 from supervisor.config import load_config
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
-from supervisor.protocol.wire.messages import Committed, Progress
+from supervisor.core.program.persisted_facts import PersistedFacts
+from supervisor.protocol import layout
+from supervisor.protocol.gang import SeenDivergence
+from supervisor.protocol.mirror.folder_epochs import encode_fetched
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.lines import encode_message
+from supervisor.protocol.wire.messages import Committed, Failed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
+from tests.host.mirror.test_run import made
 from tests.waiting import stays_async, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
@@ -74,6 +81,67 @@ async def with_mirror(path: Path, services: Services) -> tuple[Programs, JobMirr
     mirror.on_selected(SendGo(1, None))
     mirror.on_message(Progress(1, 1), 0.0)
     return programs, mirror
+
+
+@pytest.mark.integration
+async def test_a_daemon_killed_as_it_starts_the_next_attempt_forgets_no_end_before_it(
+    tmp_path: Path, services: Services
+):
+    """The ledger knows neither that attempt 3 diverged nor that 4 was begun: what is left of both says so."""
+    path, run = tmp_path / "test.conf", services.runtime_dir
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={tmp_path}/digits\n"
+    )
+    config = load_config(path, os.environ)
+    services.state_dir.mkdir()
+    services.ledger.wanted.record_wanted("digits", True)
+    services.ledger.attempts.attempt_started("digits", 3, 0, 0, 1.0)
+    services.ledger.job_states.store("digits", PersistedFacts(attempt=3, start_step=10), "abc")
+    for attempt in (2, 3, 4):
+        layout.attempt_folder(run, "digits", attempt).mkdir(parents=True)
+    words = encode_message(Failed(3, 40, "nan", go_back=True, code=int(WorkerExit.DIVERGED)))
+    (layout.attempt_folder(run, "digits", 3) / layout.LAST_WORDS).write_bytes(words)
+    programs = Programs(config, lambda: config, services)
+    runner = programs.runners["digits"]
+
+    await programs.start_all()
+    try:
+        assert runner.facts.divergence == SeenDivergence(39, 3)
+        await wait_until_async(lambda: runner.attempt == 5, "the number of the attempt that nobody knows is not used")
+        causes = {attempt.attempt: attempt.cause for attempt in services.ledger.attempts.history("digits")}
+        assert causes == {3: "divergence", 5: None}
+        await wait_until_async(lambda: layout.attempts_with_folders(run)["digits"] == [5], "what is over is gone")
+    finally:
+        await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_fetched", [True, False])
+async def test_what_another_hosts_attempt_of_the_same_number_has_saved_is_not_its_own(
+    tmp_path: Path, services: Services, is_fetched: bool
+):
+    """The daemon was killed after it had fetched, and before it gave up what diverged: that is still to be done."""
+    path = tmp_path / "test.conf"
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={tmp_path}/digits\nautostart=false\n"
+    )
+    checkpoint = tmp_path / "digits" / str(made(tmp_path / "digits", 200, 7))
+    if is_fetched:
+        (checkpoint / layout.FETCHED).write_bytes(encode_fetched(2))
+    services.state_dir.mkdir()
+    services.ledger.wanted.record_wanted("digits", False)
+    services.ledger.attempts.attempt_started("digits", 7, 0, 0, 1.0)
+    services.ledger.job_states.store("digits", PersistedFacts(attempt=7, restore_below_step=250), "abc")
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, services)
+
+    await programs.start_all()
+
+    facts = programs.runners["digits"].facts
+    assert (facts.restore_below_step, facts.current.saved_step) == ((250, None) if is_fetched else (None, 200))
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
 
 
 @pytest.mark.integration

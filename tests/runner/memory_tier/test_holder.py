@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from supervisor.config import load_config
 from supervisor.core.program.effects import SalvageMemory
@@ -143,7 +144,9 @@ async def test_once_training_goes_on_from_an_older_state_it_is_let_go(daemon: Da
     await daemon.holder.settle()
     assert daemon.is_held
 
-    daemon.holder.on_message(Restored(4, 5, "step-0000000005.a2", 0.1))
+    with capture_logs() as logged:
+        daemon.holder.on_message(Restored(4, 5, "step-0000000005.a2", 0.1))
+    assert [(entry["event"], entry["attempt"]) for entry in logged] == [("memory.lost", 3)]
     daemon.job.folder.mkdir()
     await daemon.holder.settle()
 
@@ -282,3 +285,48 @@ async def test_what_was_offered_and_is_written_is_not_written_again(daemon: Daem
 
     assert len([event for event in daemon.events if isinstance(event, MemorySalvaged)]) == 1
     await until_let_go(daemon)
+
+
+@pytest.mark.parametrize("is_being_written", [False, True])
+async def test_what_no_disk_took_is_written_by_whoever_is_given_it(
+    daemon: Daemon, tmp_path: Path, services: Services, is_being_written: bool
+) -> None:
+    """As when the section of a job changes whose disk is away, or the daemon is executed anew."""
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.job.folder.rmdir()
+    daemon.holder.salvage(SalvageMemory(3))
+    await daemon.holder.settle()
+    following = Daemon(tmp_path, services)  # makes the folder again
+    if is_being_written:
+        daemon.holder.try_again()
+
+    left = daemon.holder.hand_over()
+    assert left is not None
+    assert daemon.holder.hand_over() is None
+    daemon.holder.detach()
+    following.holder.take_over(left)
+    await following.holder.settle()
+    await until_written(daemon)
+
+    assert daemon.job.committed == ["step-0000000010.a3"]
+    assert daemon.events == [CopiesHeld(3, True)], "one tells of it"
+    if not is_being_written:  # else it may have been on the disk already
+        assert following.events == [MemorySalvaged(3, 10, "step-0000000010.a3", 1.5e9)]
+    await until_let_go(daemon)
+    following.job.held.close()
+    following.job.file.close()
+
+
+async def test_what_is_let_go_before_a_disk_took_it_is_said(daemon: Daemon) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.job.folder.rmdir()
+    daemon.holder.salvage(SalvageMemory(3))
+    await daemon.holder.settle()
+
+    with capture_logs() as logged:
+        daemon.holder.detach()
+        daemon.holder.detach()
+
+    assert [(entry["event"], entry["attempt"]) for entry in logged] == [("memory.lost", 3)]

@@ -13,6 +13,8 @@ from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint, SendGo
 from supervisor.core.program.events import CheckpointMirrored, CheckpointOutdated, CheckpointSelected, Event
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.remote_run import RemoteRun
+from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
@@ -177,3 +179,24 @@ async def test_worker_that_is_adopted_after_a_rollback_does_not_begin_again_from
         assert later.fetched_elsewhere() == CheckpointName(110, 2)
     finally:
         later.mirror.close()
+
+
+async def test_what_an_operator_began_anew_without_is_not_forgotten_for_a_store_that_was_away(
+    tmp_path: Path, services: Services
+):
+    """Until it answers, the new training has saved: that is no reason to take what was before for its past."""
+    job = MirroredJob(tmp_path, services)
+    away = job.store.with_name("away")
+    try:
+        await job.train_and_save(5, 100)
+        job.store.rename(away)
+        assert await job.begin(SelectCheckpoint(2, begin_at=0, begin_since=2)) is None
+        job.commit(10, 2)
+        away.rename(job.store)
+        job.mirror.retry_now()
+        await job.until(lambda: job.mirror.status.epoch == 2, "the epoch has begun")
+
+        epoch = RemoteRun(Store(f"file://{job.store}/digits")).epochs()[2]
+        assert (epoch.parent, epoch.start) == (None, None), "which would be deleted as a past that was given up"
+    finally:
+        job.mirror.close()

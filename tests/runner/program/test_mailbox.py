@@ -1,7 +1,8 @@
 """The mailbox of one program: which of an exit and what comes after it is handled first, and with which line."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import structlog
@@ -22,6 +23,29 @@ def mailbox() -> tuple[Mailbox, list[Event]]:
     return Mailbox(
         Job(Policy("train", is_job=True)), lambda event, decide: handled.append(event), lambda before: None, tasks
     ), handled
+
+
+async def test_all_that_comes_at_once_is_recorded_as_a_whole():
+    """Also what an effect posts, and what is recorded once all is handled."""
+    happened = list[str]()
+
+    @contextlib.contextmanager
+    def together() -> Iterator[None]:
+        happened.append("begin")
+        yield
+        happened.append("end")
+
+    def handle(event: Event, decide: object) -> None:
+        happened.append(type(event).__name__)
+        if event is FIRST:
+            made.post(StopRequested())
+
+    job, tasks = Job(Policy("train", is_job=True)), BackgroundTasks(structlog.get_logger())
+    made = Mailbox(job, handle, lambda before: happened.append("settle"), tasks, together)
+
+    made.post(FIRST)
+
+    assert happened == ["begin", "WorkerExited", "StopRequested", "settle", "end"]
 
 
 def given(line: asyncio.Future[str | None]) -> Callable[[WorkerExited], Awaitable[WorkerExited]]:

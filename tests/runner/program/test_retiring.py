@@ -2,12 +2,16 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from structlog.testing import capture_logs
 
 from supervisor.config import load_config
 from supervisor.core.program.effects import SalvageMemory
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.protocol.wire.messages import MemoryCopies
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.retiring import retire
@@ -54,4 +58,35 @@ async def test_what_a_dead_worker_left_and_no_disk_took_is_tried_once_more_and_l
 
     await wait_until_async(lambda: descriptors_of(job.file.descriptor) == 2, "it is let go", 10.0)
     assert not is_back or job.committed == ["step-0000000010.a3"]
+    job.file.close()
+
+
+class DeadDisk(CheckpointStore):
+    """Nothing that is written there ever ends."""
+
+    async def salvage(self, *given: object) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("leaves_memory", [False, True])
+async def test_a_dead_disk_keeps_nobody_from_leaving(tmp_path: Path, services: Services, leaves_memory: bool) -> None:
+    path, job = tmp_path / "test.conf", Job(tmp_path / "ckpt")
+    job.held.close()
+    job.copy(10)
+    section = f"command=/bin/true\ncheckpoint_dir={job.folder}\nflush_timeout=0.2\n"
+    path.write_text(f"[supervisord]\n[program:digits]\n{section}")
+    config = load_config(path, os.environ).programs["digits"]
+    runner = Runner(config, replace(services, checkpoints=DeadDisk()))
+    runner.takeover.advance(TakeoverStage.STARTABLE)
+    assert runner.memory is not None
+    runner.memory.on_message(MemoryCopies(3, os.getpid(), job.file.descriptor, job.file.size_bytes))
+    runner.memory.salvage(SalvageMemory(3))
+
+    with capture_logs() as logged:
+        await asyncio.wait_for(retire(runner, "update", leaves_memory=leaves_memory), 60.0)
+
+    said = ["memory.not_written"] if leaves_memory else ["memory.not_written", "memory.lost"]
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == said
+    assert (runner.memory.hand_over() is not None) is leaves_memory
     job.file.close()

@@ -30,7 +30,7 @@ from supervisor.protocol.wire.messages import (
 )
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
-from worker.process.control_pipe import WorkerChannel
+from worker.process.control_pipe import LAST_WORDS_BYTES, WorkerChannel
 from worker.process.requests import PendingRequests, SaveRequest
 
 
@@ -275,6 +275,14 @@ def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(
     channel.send_message(Failed(1, 9, "ValueError: no"))
 
     assert read_last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
+
+
+def test_what_is_left_behind_for_a_later_daemon_has_a_limit(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+    for step in range(2000):
+        channel.send_message(Done(1, step))
+
+    assert (daemon.folder / LAST_WORDS).stat().st_size <= LAST_WORDS_BYTES
+    assert read_last_words(daemon.folder, 1)[-1] == Done(1, 1999)
 
 
 def test_reliable_messages_reach_a_later_daemon(daemon: DaemonEnd, channel: WorkerChannel) -> None:

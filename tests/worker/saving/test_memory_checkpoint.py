@@ -1,5 +1,6 @@
 """What a dead worker left in memory is restored from there by TensorFlow, or not at all."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -24,6 +25,7 @@ from worker.checkpoint.restore_in_place import LEAST_BYTES
 from worker.checkpoint.tensorflow_writer import StepBoundary, TensorFlowWriter
 from worker.process.attempt import Attempt
 from worker.process.requests import PendingRequests
+from worker.saving import memory_checkpoint
 from worker.saving.commit import CheckpointOrigin
 from worker.saving.memory_checkpoint import MemoryCheckpoint, open_memory
 from worker.saving.memory_file import MemoryFile
@@ -123,6 +125,30 @@ def test_a_large_state_is_read_without_checksums_that_nobody_has(tmp_path: Path)
     file.close()
     assert large.numpy().tobytes() == before.tobytes(), "TensorFlow's reader takes it too"
     assert asked == []
+
+
+@pytest.mark.parametrize("lacks", ["space", "a folder"])
+def test_a_full_place_for_small_files_is_no_reason_not_to_restore(
+    dead: Worker, small_disk: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """/dev/shm is everybody's: another program may have filled it."""
+    dead.copy(10)
+    dead.set(0)
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while filler.write(b"x" * 4096):
+            pass
+    place = small_disk if lacks == "space" else small_disk / "none"
+    monkeypatch.setattr(memory_checkpoint, "SHARED_MEMORY", place)
+    before = len(os.listdir("/proc/self/fd"))
+
+    memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
+    with memory.as_folder() as folder:
+        restore_checkpoint(dead.tracked, folder, 1, add_checksums=memory.add_checksums)
+
+    assert dead.count.numpy() == 10
+    assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+    assert not folder.exists()
+    assert os.listdir(small_disk) == ["filler"]
 
 
 def test_of_a_newest_copy_that_is_damaged_the_one_before_is_restored(dead: Worker) -> None:

@@ -1,0 +1,60 @@
+"""What a dead worker left in memory goes with the process that is executed anew, and to no other."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.memory_tier import handed_over
+from supervisor.host.memory_tier.handed_over import NAME, LeftMemory
+from tests.host.memory_tier.test_salvage import Job
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> LeftMemory:
+    job = Job(tmp_path / "ckpt")
+    job.copy(10)
+    return LeftMemory("digits", 3, "xfs at /data", "step-0000000005.a2", job.held)
+
+
+def test_it_is_the_same_memory_and_no_child_gets_it(left: LeftMemory, tmp_path: Path) -> None:
+    handed_over.hand_over(tmp_path, [left])
+    assert os.get_inheritable(left.held.descriptor)
+
+    taken = handed_over.take_over(tmp_path)
+
+    assert not os.get_inheritable(left.held.descriptor)
+    assert {name: replace(memory, held=left.held) for name, memory in taken.items()} == {"digits": left}
+    assert vars(taken["digits"].held) == vars(left.held)
+    assert handed_over.take_over(tmp_path) == {}, "once"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f'"pid":{os.getpid()}', '"pid":1'),
+        ('"inode":', '"inode":1'),
+        ('"format":1', '"format":2'),
+        ('"memories"', '"memory'),
+    ],
+)
+def test_a_file_of_another_process_or_version_gives_nothing(
+    left: LeftMemory, tmp_path: Path, before: str, after: str
+) -> None:
+    handed_over.hand_over(tmp_path, [left])
+    content = (tmp_path / NAME).read_text()
+    (tmp_path / NAME).write_text(content.replace(before, after))
+    assert (tmp_path / NAME).read_text() != content
+
+    assert handed_over.take_over(tmp_path) == {}
+    assert not (tmp_path / NAME).exists()
+
+
+def test_nothing_is_left_behind_without_need(tmp_path: Path) -> None:
+    handed_over.hand_over(tmp_path, [])
+
+    assert not (tmp_path / NAME).exists()
+    assert handed_over.take_over(tmp_path) == {}
