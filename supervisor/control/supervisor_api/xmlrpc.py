@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from defusedxml import ElementTree
+
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
@@ -29,8 +31,6 @@ class MalformedXml(Exception):
 
 def parse_call(body: bytes) -> tuple[str, list[Value]]:
     """The method's name and its parameters. Raises Malformed."""
-    from defusedxml import ElementTree  # here, as it takes 1 MiB, and most daemons are never called in this way
-
     try:
         root = ElementTree.fromstring(body, forbid_dtd=True)
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # not XML, forbidden XML, an unknown encoding
