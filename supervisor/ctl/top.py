@@ -12,6 +12,7 @@ from rich.text import Text
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.ctl.watch import drawing
 from supervisor.protocol.printable import printable
 
 PERIOD_S = 2.0  # long enough for a percentage that means something
@@ -37,7 +38,7 @@ def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
     """Draws a table until Ctrl-C. Raises Unreachable if the daemon does not answer at first; later it may come back."""
     before = terminal.client.call("top")
     try:
-        with Live(console=Console(file=terminal.out), auto_refresh=False, vertical_overflow="crop") as screen:
+        with drawing(Live(console=Console(file=terminal.out), auto_refresh=False, vertical_overflow="crop")) as screen:
             while True:
                 time.sleep(PERIOD_S)
                 try:

@@ -1,8 +1,10 @@
 """`status --watch`: the status of programs as it changes, with a progress bar for each job."""
 
+import signal
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -36,9 +38,28 @@ def watch(terminal: Terminal, names: list[str]) -> ExitStatus:
     return ExitStatus.OK
 
 
+@contextmanager
+def drawing(live: Live) -> Iterator[Live]:
+    """Draws during the block, which hides the cursor; SIGTERM ends it as an exception does, which shows it again."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # once
+        raise SystemExit(128 + number)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is something to undo
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with live:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            yield live
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 def _live(terminal: Terminal, names: list[str]) -> None:
     console = Console(file=terminal.out)
-    with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+    with drawing(Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop")) as live:
         while True:
             live.update(_frame(terminal, names, console.width), refresh=True)
             time.sleep(PERIOD_S)

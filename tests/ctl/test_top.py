@@ -1,13 +1,22 @@
-"""top: what is made of two answers of the daemon."""
+"""top: what is made of two answers of the daemon, and how it leaves the screen."""
 
+import contextlib
 import io
 import json
+import os
+import pty
+import signal
+import subprocess
 
 import pytest
 
 from supervisor.ctl import top
 from supervisor.ctl.client import Client
 from supervisor.ctl.terminal import Terminal
+from tests.ctl.conftest import CTL
+from tests.ctl.daemon_end import program
+
+HIDES_CURSOR, SHOWS_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
 def row(name: str, cpu_s: float | None, **other):
@@ -85,3 +94,26 @@ def test_as_json_what_is_not_known_is_null(daemon):
 @pytest.mark.integration
 def test_options_are_refused(ctl):
     assert "bad argument -x" in ctl("top", "-x").out
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("arguments", [("top",), ("status", "--watch")])
+def test_a_signal_that_ends_what_is_drawn_live_brings_the_cursor_back(daemon, arguments):
+    daemon.answers["top"] = answer(10.0, row("a", 1.0))
+    daemon.answers["status"] = {"programs": [program("a")], "ledger_error": None}
+    reading, writing = pty.openpty()
+    command, environment = [*CTL, "-s", daemon.url, *arguments], {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=environment) as client:
+        os.close(writing)
+        content = b""
+        while HIDES_CURSOR not in content:
+            content += os.read(reading, 65536)
+
+        client.terminate()
+
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(reading, 65536):
+                content += piece
+        assert client.wait(60) == 128 + signal.SIGTERM
+    os.close(reading)
+    assert content.rindex(SHOWS_CURSOR) > content.rindex(HIDES_CURSOR)
