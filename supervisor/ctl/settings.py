@@ -114,7 +114,7 @@ def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str
     if wrong := problems_of_ownership([path], [], environment):
         raise SettingsError(str(wrong[0]))
     try:
-        source = read_ini(path, environment, includes=False)
+        source = read_ini(path, environment, includes=False, is_lenient=True)
     except ConfigError as error:
         raise SettingsError(str(error)) from error
     section, server = source.sections.get("supervisorctl"), source.sections.get("unix_http_server")

@@ -65,10 +65,13 @@ class IniText:
     searched: list[tuple[Path, Location]] = field(default_factory=list)
 
 
-def read_ini(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> IniText:
-    """The file and, if wanted, those it includes. Raises ConfigError if the file itself can't be read."""
+def read_ini(path: Path, environment: Mapping[str, str], *, includes: bool = True, is_lenient: bool = False) -> IniText:
+    """The file and, if wanted, those it includes. Raises ConfigError if the file itself can't be read.
+
+    `is_lenient`: for who needs a few values only; bytes that are not UTF-8 become U+FFFD.
+    """
     source = IniText(path, _folder(path))
-    text, identity = _content(path)
+    text, identity = _content(path, "replace" if is_lenient else "strict")
     parse_ini(text, path, source)
     if includes and (section := source.sections.get("include")):
         _include(source, section, environment, {identity})
@@ -152,7 +155,7 @@ def _folder(file: Path) -> Path:
     return Path(os.path.abspath(file)).parent  # noqa: PTH100 - resolve() would follow links, here is where it is named
 
 
-def _content(path: Path) -> tuple[str, tuple[int, int]]:
+def _content(path: Path, errors: str = "strict") -> tuple[str, tuple[int, int]]:
     """The text of a file, and which file it is. Raises ConfigError: not there, not readable, not text."""
     try:
         # O_NONBLOCK: opening a named pipe must not wait for a writer
@@ -167,17 +170,17 @@ def _content(path: Path) -> tuple[str, tuple[int, int]]:
         raise _unusable(path, f"{cause}; check the name and the file's permissions") from error
     if len(content) > MAX_FILE_BYTES:
         raise _unusable(path, f"it is larger than {MAX_FILE_BYTES} bytes; is it a configuration file?")
-    return _text(content, path), (status.st_dev, status.st_ino)
+    return _text(content, path, errors), (status.st_dev, status.st_ino)
 
 
-def _text(content: bytes, path: Path) -> str:
+def _text(content: bytes, path: Path, errors: str) -> str:
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise ConfigError(
             [Problem(Location(path, line), "there is a NUL byte; this is not a text file, or it is damaged")]
         )
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         text = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"

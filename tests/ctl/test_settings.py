@@ -41,6 +41,13 @@ def test_a_mistake_in_a_program_does_not_matter_here(tmp_path):
     assert own.url == DEFAULT_URL
 
 
+def test_a_byte_that_is_not_utf8_does_not_matter_here(tmp_path):
+    path = tmp_path / "supervisord.conf"
+    path.write_bytes("; größe\n[unix_http_server]\nfile = run/ctl.sock\n".encode("latin-1"))
+
+    assert settings(Options(configuration=path), {}).url == f"unix://{tmp_path}/run/ctl.sock"
+
+
 def test_included_files_are_not_looked_at(tmp_path):
     (tmp_path / "more.ini").write_text("[supervisorctl]\nprompt = other\n")
 
