@@ -48,6 +48,7 @@ from supervisor.one_shot_options import EXIT_CANNOT_RUN, EXIT_CONFIG, check, fai
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted
+from supervisor.protocol.printable import accept_any_text
 from supervisor.signals import SIGNALS
 
 gc.freeze()  # modules stay for good, so the garbage collector need not scan them again and again
@@ -59,6 +60,7 @@ EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is running
 
 def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = None) -> int:
     """The command `supervisord`; returns its exit status. `gpu_helper`: for tests, on hosts without GPUs."""
+    accept_any_text()
     if any(option in sys.argv for option in ("-h", "--help", "--migrate", "--check-config")):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `supervisord --migrate FILE | head` ends quietly
     parsed = options.parse_arguments(arguments)
@@ -69,10 +71,13 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
         overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
         config = load_config(path, os.environ, overrides)
         notice_sources(config.supervisord)
+        if parsed.check_config:
+            return check(config)
     except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
         return fail(str(error), EXIT_CONFIG)
-    if parsed.check_config:
-        return check(config)
+    except UnicodeEncodeError as error:
+        text = f"cannot use {error.object!r:.200}: the encoding of this locale, {error.encoding}, lacks a character"
+        return fail(f"{text}; set LC_ALL=C.UTF-8", EXIT_CONFIG)
     return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper())
 
 

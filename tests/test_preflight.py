@@ -77,6 +77,27 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
+    ("program", "status", "says"),
+    [
+        ("[program:x]\ncommand=/bin/cat\nautostrat=größe\n[größe]\n", 0, rb"[gr\xf6\xdfe] is no section"),
+        ("[program:x]\ncommand=/no/größe\n", 78, rb"/no/gr\xf6\xdfe': the encoding of this locale, ascii, lacks a"),
+    ],
+)
+def test_what_the_locale_lacks_is_an_escape_or_named_where_it_is_a_path(
+    tmp_path: Path, program: str, status: int, says: bytes
+):
+    config = loaded(tmp_path, f"[supervisord]\nnodaemon=true\n{program}")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+
+    check = [sys.executable, "-m", "supervisor.daemon", "-c", str(config.path), "--check-config"]
+    done = subprocess.run(check, env=ascii_only, capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, b"Traceback" in done.stderr) == (status, False)
+    assert says in done.stdout + done.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
     "key", ["logfile=/no/such/d.log", "pidfile=/no/such/d.pid", "childlogdir=/proc/x", "state_dir=/proc/x"]
 )
 def test_what_would_end_the_start_is_said_in_its_words(tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]):

@@ -1,9 +1,7 @@
 """supervisorctl: options, then one action or the interactive shell. Slow modules are imported where they are used."""
 
 import argparse
-import codecs
 import getpass
-import io
 import os
 import re
 import sys
@@ -18,6 +16,7 @@ from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import Client
 from supervisor.ctl.settings import Options, Settings, SettingsError, settings
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.printable import accept_any_text
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 PIPE_CLOSED = 141  # 128 + SIGPIPE
@@ -25,7 +24,7 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisorctl`; gives its exit status."""
-    _accept_any_text()
+    accept_any_text()
     known = parser()
     if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion; loading it costs more than most actions
         from supervisor.ctl import completion
@@ -53,13 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has closed it; Python must not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-
-
-def _accept_any_text() -> None:
-    """Has what the locale's encoding lacks, such as `…` in Latin-1, printed as an escape, not end the output."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _as_utf8(word: str) -> str:

@@ -1,6 +1,9 @@
 """Text of a stranger's, as a terminal may be given it."""
 
+import codecs
+import io
 import re
+import sys
 
 
 def printable(text: str) -> str:
@@ -23,3 +26,10 @@ def _notation(match: re.Match[str]) -> str:
     if code < 0x20 or code == 0x7F:
         return f"^{chr(code ^ 0x40)}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def accept_any_text() -> None:
+    """Has what the locale's encoding lacks, such as `…` in Latin-1, printed as an escape, not end the output."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
