@@ -34,14 +34,15 @@ def check_section(name: str, section: IniSection, problems: list[Problem], warni
     elif name in _NAMED:
         text = f"[{name}] has no name; write [{name}:NAME]"
     else:
-        meant = nearest_word(kind.lower(), [*_KINDS, *_NAMED])
+        word, _, of = name.partition(":" if colon else " ")
+        meant = word.lower() if word.lower() in _NAMED else nearest_word(kind.lower(), [*_KINDS, *_NAMED])
         if meant is None and not colon:
             text = f"[{name:.80}] is no section that stepkeeper or Supervisor knows, and has no effect"
             warnings.append(Problem(section.location, text))
             return
-        is_named = meant in _NAMED
-        hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
-        text = f"unknown section [{name:.80}]" + (hint if meant else "; delete it, or put ; before its lines")
+        right = f"{meant}:{of.strip() or 'NAME'}" if meant in _NAMED else meant
+        text = f"unknown section [{name:.80}]; "
+        text += f"did you mean [{right}]?" if meant else "delete it, or put ; before its lines"
     problems.append(Problem(section.location, text))
 
 

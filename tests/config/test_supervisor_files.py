@@ -99,7 +99,13 @@ def test_a_section_that_supervisor_ignores_too_is_a_remark(read, complaints):
         "[rpcinterface:more] is ignored: the daemon loads no code of others, so clients can't call methods that it "
         "would add",
     ]
-    for header, remedy in (("PROGRAM:x", "did you mean [program:x]?"), ("DEFAULT", "into [program-defaults]")):
+    for header, remedy in (
+        ("PROGRAM:x", "did you mean [program:x]?"),
+        ("program b", "did you mean [program:b]?"),
+        ("program training run", "did you mean [program:training run]?"),
+        ("programs", "did you mean [program:NAME]?"),
+        ("DEFAULT", "into [program-defaults]"),
+    ):
         (problem,) = complaints(f"[supervisord]\n[{header}]\ncommand=x\n")
         assert remedy in problem
 
