@@ -205,7 +205,7 @@ PATTERNS = (
         'the loop carries it from step to step: keep it in run.state["best"]',
     ),
     Pattern(
-        "variables of each replica (SUM, MEAN, ONLY_FIRST), Keras metrics in the checkpoint",
+        "variables of each replica (SUM, MEAN, ONLY_FIRST)",
         EXACT,
         (
             f"{_WORKER}checkpoint/test_replica_values.py::test_each_replica_gets_its_own_value_back",
