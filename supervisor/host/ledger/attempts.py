@@ -10,6 +10,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most
+_SAVED = ("done", "stopped")  # causes of ends that follow a save, as the worker says itself
 
 _INSERT_ATTEMPT = (
     "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, microbatches)"
@@ -50,11 +51,11 @@ class AttemptRecord:
     """One attempt. `from_step`: where it began, None if it never got so far; `to_step`: the last step known of it.
 
     `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
-    attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
-    its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
-    `changed`: what the bits depend on and is another than when the job trained last, in words. `older_because`: why it
-    began from an older checkpoint than the newest one, and `older_text` in words; None if it did not. `diagnosis`: why
-    it died; None if it was meant to end, or runs.
+    attempt that trained began; None if there was none yet, or if no daemon saw how far it came. `refused`: (name,
+    reason) of checkpoints found damaged at its start. `checkpoints`: how many it committed. `ran_s`: how long it ran,
+    whatever the clock was set to meanwhile. `changed`: what the bits depend on and is another than when the job trained
+    last, in words. `older_because`: why it began from an older checkpoint than the newest one, and `older_text` in
+    words; None if it did not. `diagnosis`: why it died; None if it was meant to end, or runs.
     """
 
     attempt: int
@@ -232,6 +233,7 @@ class AttemptTable:
         rows = self._select(
             "SELECT attempt, started_at AS started_wall_at, ended_at AS ended_wall_at,"
             " coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
+            " ended_at IS NOT NULL AND coalesce(ran_s, exit_code, signal) IS NULL AS is_unseen,"
             " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text, diagnosis,"
             " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
             " + checkpoints_pruned AS checkpoints"
@@ -250,11 +252,15 @@ class AttemptTable:
         records: list[AttemptRecord] = []
         resumed_at: int | None = None  # where the next later attempt that trained began
         for row in rows:
+            values = dict(row)
+            is_unseen = values.pop("is_unseen") and row["cause"] not in _SAVED
             lost = None if resumed_at is None or row["to_step"] is None else max(0, row["to_step"] - resumed_at)
+            if is_unseen and not lost:  # its last checkpoint is all that is known of it
+                lost = None
             refusals = tuple(refused.get(row["attempt"], ()))
             changed = tuple((row["changed"] or "").splitlines())
             decoded = {"changed": changed, "diagnosis": _diagnosis_in(row["diagnosis"])}
-            records.append(AttemptRecord(**{**dict(row), **decoded}, lost_steps=lost, refused=refusals))
+            records.append(AttemptRecord(**{**values, **decoded}, lost_steps=lost, refused=refusals))
             resumed_at = resumed_at if row["from_step"] is None else row["from_step"]
         return records[::-1]
 

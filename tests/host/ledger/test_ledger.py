@@ -114,6 +114,18 @@ def test_lost_steps_are_never_negative(ledger: Ledger) -> None:
     assert _lost(ledger) == [0, None]
 
 
+def test_what_an_attempt_lost_is_not_known_if_no_daemon_saw_its_end(ledger: Ledger) -> None:
+    """It came as far as its last checkpoint, at least; the next one began there."""
+    for number, cause in enumerate(("lost", "preemption", "stopped", "crash"), 1):
+        ledger.attempts.attempt_started("digits", number, 1000 + number, 77, number * 100.0)
+        ledger.attempts.attempt_restored("digits", number, "c", number * 10)
+        reached = number * 10 + (13 if cause == "crash" else 10)
+        ledger.attempts.attempt_ended("digits", number, cause, "gone", None, None, reached, number * 100.0 + 50)
+    _attempt(ledger, 5, 50, None)
+
+    assert _lost(ledger) == [None, None, 0, 3, None]
+
+
 def test_without_last_words_the_last_checkpoint_tells_how_far_it_came(ledger: Ledger) -> None:
     ledger.attempts.attempt_started("digits", 1, 4242, 77, 1000.0)
     ledger.attempts.attempt_restored("digits", 1, None, 0)
