@@ -193,7 +193,7 @@ class LedgerWriter:
                     self._waiting = [waiter for waiter in waiting if waiter[0] > self._settled]
                     waiting = [waiter for waiter in waiting if waiter[0] <= self._settled]
                 for _, future in waiting:
-                    if not future.cancelled():
+                    if future.set_running_or_notify_cancel():  # from here on nobody can cancel it
                         future.set_result(None)
                 if error is not None and self._closing:
                     break
