@@ -14,6 +14,7 @@ from typing import Annotated
 import structlog
 
 from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.protocol import durable
 from supervisor.protocol.formats import NewerFormat, check_format
 from supervisor.protocol.wire.codec import decode_record, encode_record, parse_object
 from supervisor.protocol.wire.limits import Items
@@ -28,9 +29,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LeftMemory:
-    """What the dead worker of an attempt left; `mount` and `restored` as in SalvageRequest."""
+    """What the dead worker of an attempt left. `user`, `directory`: of the job as it was configured then; `mount` and
+    `restored` as in SalvageRequest.
+    """
 
     program: str
+    user: str | None
+    directory: str
     attempt: int
     mount: str | None
     restored: str | None
@@ -46,6 +51,8 @@ class _MemoryEntry:
     inode: int
     owner: int
     size_bytes: int
+    directory: str
+    user: str | None = None
     mount: str | None = None
     restored: str | None = None
 
@@ -64,7 +71,8 @@ def hand_over(runtime_dir: Path, left: Iterable[LeftMemory]) -> None:
         descriptor = memory.held.descriptor
         status = os.fstat(descriptor)
         place = descriptor, status.st_dev, status.st_ino, memory.held.owner, memory.held.size_bytes
-        entries.append(_MemoryEntry(memory.program, memory.attempt, *place, memory.mount, memory.restored))
+        job = memory.directory, memory.user, memory.mount, memory.restored
+        entries.append(_MemoryEntry(memory.program, memory.attempt, *place, *job))
     if not entries:
         return
     try:
@@ -82,13 +90,12 @@ def take_over(runtime_dir: Path) -> dict[str, LeftMemory]:
     """By program, what the daemon before has left in this process. Call it once, before anything is started."""
     path = runtime_dir / NAME
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = durable.read_file(path, MAX_BYTES)
         path.unlink()
     except OSError:
         return {}
     try:
-        fields = parse_object(content[:MAX_BYTES])
+        fields = parse_object(content)
         check_format(fields, FORMAT, NAME)
         stored = decode_record(fields, _MemoryList, NAME)
     except (ValueError, NewerFormat) as error:
@@ -109,4 +116,4 @@ def _is_there(entry: _MemoryEntry) -> bool:
 def _left(entry: _MemoryEntry) -> LeftMemory:
     os.set_inheritable(entry.descriptor, False)
     held = HeldMemory.of_descriptor(entry.descriptor, entry.owner, entry.size_bytes)
-    return LeftMemory(entry.program, entry.attempt, entry.mount, entry.restored, held)
+    return LeftMemory(entry.program, entry.user, entry.directory, entry.attempt, entry.mount, entry.restored, held)

@@ -42,7 +42,6 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
-from supervisor.host.user_folders.folder_removal import try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then
@@ -175,7 +174,6 @@ async def reconstruct_end(
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
-    await asyncio.to_thread(try_to_remove_folder, folder)
     last = next((word for word in reversed(words) if isinstance(word, messages.Done | messages.Failed)), None)
     done, failed = isinstance(last, messages.Done), last if isinstance(last, messages.Failed) else None
     newest = await _newest_checkpoint(config, attempt, checkpoints)

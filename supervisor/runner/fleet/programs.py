@@ -124,11 +124,15 @@ class Programs:
         own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
         for name, memory in handed_over.take_over(self._services.runtime_dir).items():
-            if (owner := self.runners.get(name)) is not None and owner.memory is not None:
+            owner = self.runners.get(name)
+            if owner is not None and owner.memory is not None and owner.memory.is_for(memory):
                 owner.memory.take_over(memory)
             else:
+                why, effect = "its section is another now, or gone", "the steps since the newest checkpoint are lost"
+                log.error("memory.lost", program=name, attempt=memory.attempt, why=why, effect=effect)
                 memory.held.close()
-        await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, unfinished)
+        its = {*self.runners, *(name for name, attempts in used.items() if attempts.recorded)}
+        await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, its, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
             if (end := ends.get(name)) is not None and end.cause == Cause.DONE:

@@ -57,11 +57,14 @@ def used_attempts(services: Services) -> defaultdict[str, UsedAttempts]:
     return used
 
 
-def remove_ended_folders(runtime_dir: Path, unfinished: Iterable[OpenAttempt]) -> None:
-    """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins."""
+def remove_ended_folders(runtime_dir: Path, programs: Collection[str], unfinished: Iterable[OpenAttempt]) -> None:
+    """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins.
+
+    `programs`: those of this daemon; another one may have the same folder.
+    """
     open_attempts = {(attempt.program, attempt.attempt) for attempt in unfinished}
     for name, attempts in layout.attempts_with_folders(runtime_dir).items():
-        for attempt in attempts:
+        for attempt in attempts if name in programs else ():
             if (name, attempt) not in open_attempts:
                 try_to_remove_folder(layout.attempt_folder(runtime_dir, name, attempt))
 
@@ -189,6 +192,7 @@ class Takeover:
         facts = {"done": lost.done, "error": lost.error, "step": lost.committed_step}
         log.warning("worker.lost", program=runner.name, attempt=attempt, **facts)
         await turn.wait_turn()
+        runner.current.recall_folder(layout.attempt_folder(services.runtime_dir, runner.name, attempt))
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
         runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
         runner.post(replace(lost, held_back=is_held_back))

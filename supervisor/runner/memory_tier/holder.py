@@ -253,7 +253,12 @@ class MemoryHolder:
         waiting.close_offer()
         waiting.is_given_away = True
         effect = waiting.effect
-        return LeftMemory(self._config.name, effect.attempt, effect.mount, effect.restored, waiting.held)
+        job = self._config.name, self._config.user, str(self._job.checkpoint_dir)
+        return LeftMemory(*job, effect.attempt, effect.mount, effect.restored, waiting.held)
+
+    def is_for(self, left: LeftMemory) -> bool:
+        """Whether it is of use to the job as it is configured now."""
+        return (left.user, left.directory) == (self._config.user, str(self._job.checkpoint_dir))
 
     def take_over(self, left: LeftMemory) -> None:
         """Begins to write what another one has given away: of an earlier daemon, or of this one before an update."""

@@ -295,6 +295,10 @@ class CurrentAttempt:
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
 
+    def recall_folder(self, folder: Path) -> None:
+        """An attempt has left it that ended before this daemon came, and whose end is about to be recorded."""
+        self._folder = folder
+
     def on_end_recorded(self) -> None:
         """The end of the last attempt is queued for the ledger. Once it is there, nobody needs its last words."""
         if (folder := self._folder) is not None:

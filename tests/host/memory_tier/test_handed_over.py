@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 def left(tmp_path: Path) -> LeftMemory:
     job = Job(tmp_path / "ckpt")
     job.copy(10)
-    return LeftMemory("digits", 3, "xfs at /data", "step-0000000005.a2", job.held)
+    return LeftMemory("digits", "nobody", "/data/digits", 3, "xfs at /data", "step-0000000005.a2", job.held)
 
 
 def test_it_is_the_same_memory_and_no_child_gets_it(left: LeftMemory, tmp_path: Path) -> None:

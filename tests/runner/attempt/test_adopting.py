@@ -27,3 +27,4 @@ async def test_the_last_word_says_how_it_ended(tmp_path: Path, words: list[Done 
 
     assert (lost.done, lost.error) == ((True, None) if isinstance(words[-1], Done) else (False, "no"))
     assert unread == words
+    assert (folder / layout.LAST_WORDS).exists(), "until the ledger has that end"

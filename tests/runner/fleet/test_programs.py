@@ -11,6 +11,8 @@ from supervisor.config import load_config
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
 from supervisor.core.program.persisted_facts import PersistedFacts
+from supervisor.host.memory_tier import handed_over
+from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.protocol import layout
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.mirror.folder_epochs import encode_fetched
@@ -22,6 +24,7 @@ from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
+from tests.host.memory_tier.test_salvage import Job
 from tests.host.mirror.test_run import made
 from tests.waiting import stays_async, wait_until_async
 
@@ -55,6 +58,17 @@ async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(p
     await programs.start_all()
 
     assert not programs.has_worker(os.getpid())
+
+
+async def test_pipes_of_another_daemon_that_has_the_same_runtime_dir_stay(programs: Programs, services: Services):
+    own, others = (layout.attempt_folder(services.runtime_dir, name, 3) for name in ("first", "others"))
+    own.mkdir(parents=True)
+    others.mkdir(parents=True)
+
+    await programs.start_all()
+
+    await wait_until_async(lambda: not own.exists(), "what is over is gone")
+    assert others.exists()
 
 
 async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: Path, services: Services):
@@ -142,6 +156,36 @@ async def test_what_another_hosts_attempt_of_the_same_number_has_saved_is_not_it
     facts = programs.runners["digits"].facts
     assert (facts.restore_below_step, facts.current.saved_step) == ((250, None) if is_fetched else (None, 200))
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_what_was_left_in_memory_goes_on_after_a_reload_unless_checkpoint_dir_is_another(
+    tmp_path: Path, services: Services, is_moved: bool
+):
+    """There may be another run, in which it would pass for the newest state."""
+    job = Job(tmp_path / "digits")
+    job.copy(10)
+    services.runtime_dir.mkdir()
+    handed_over.hand_over(services.runtime_dir, [LeftMemory("digits", None, str(job.folder), 3, None, None, job.held)])
+    path, directory = tmp_path / "test.conf", tmp_path / ("other" if is_moved else "digits")
+    directory.mkdir(exist_ok=True)
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={directory}\nautostart=false\n"
+    )
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, services)
+
+    with capture_logs() as logged:
+        await programs.start_all()
+        await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+    assert [entry["event"] for entry in logged if entry["event"].startswith("memory.")] == (
+        ["memory.lost"] if is_moved else ["memory.taken_over"]
+    )
+    assert [path.name for path in directory.iterdir()] == ([] if is_moved else ["step-0000000010.a3"])
+    job.file.close()
 
 
 @pytest.mark.integration
