@@ -96,7 +96,7 @@ async def _await_all(context: CommandContext, request: BulkRequest, tasks: Itera
     """Of programs that are restarted, all have to have stopped before the first is started again."""
     await asyncio.gather(*tasks)
     if request.command == "stop":
-        start_stop.start_if_forsaken(context, request.names)
+        start_stop.start_if_client_gone(context, request.names)
 
 
 async def _run_one(

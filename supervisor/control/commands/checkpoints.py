@@ -68,7 +68,7 @@ async def checkpoint(context: CommandContext, request: ProgramName) -> Checkpoin
     if isinstance(answer, SaveFailed):
         raise CommandError(Code.FAILED, answer.error)
     upload_s = await _wait_for_mirror(runner, answer.checkpoint)
-    await context.ledger.wanted.until_recorded()  # who is told of it will miss it, also if the disk is away
+    await context.ledger.wanted.until_recorded()  # so that also the next daemon knows that it has to be there
     return CheckpointWritten(answer.checkpoint, answer.step, answer.size_bytes, answer.save_s, upload_s)
 
 

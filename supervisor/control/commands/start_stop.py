@@ -13,7 +13,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands.descriptions import advice, mirror_activity
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
-from supervisor.runner.fleet.ordering import StartTurn
+from supervisor.runner.fleet.ordering import StartTurn, in_start_order
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -249,30 +249,30 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     )
 
 
-async def stop_alone(context: CommandContext, request: StopRequest) -> Stopped:
+async def stop_one(context: CommandContext, request: StopRequest) -> Stopped:
     """Flushes and stops a program; with `wait` (the default) returns when its process has exited, and says what of a
     job's training is saved.
     """
     try:
         return await stop(context, request)
     finally:
-        start_if_forsaken(context, [request.name])
+        start_if_client_gone(context, [request.name])
 
 
-def start_if_forsaken(context: CommandContext, names: Iterable[str], patience_s: float = CLIENT_TIMEOUT_S) -> None:
+def start_if_client_gone(context: CommandContext, names: Iterable[str], patience_s: float = CLIENT_TIMEOUT_S) -> None:
     """Starts, after `patience_s`, those of the stopped programs that a client wanted to start again and did not.
 
     A restart is a stop and a start. Between them whoever asked for it may have pressed Ctrl-C, lost the connection or
     closed the page, which must not leave a job stopped for good.
     """
-    names = [name for name in names if (runner := context.programs.runners.get(name)) and runner.requests.restarts]
-    if names:
-        task = asyncio.create_task(_start_forsaken(context, names, patience_s))
+    stopped = filter(None, map(context.programs.runners.get, names))
+    if left := in_start_order(runner for runner in stopped if runner.requests.restarts):
+        task = asyncio.create_task(_start_stopped(context, [runner.name for runner in left], patience_s))
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
 
-async def _start_forsaken(context: CommandContext, names: Iterable[str], patience_s: float) -> None:
+async def _start_stopped(context: CommandContext, names: Iterable[str], patience_s: float) -> None:
     await asyncio.sleep(patience_s)
     for name in names:
         runner = context.programs.runners.get(name)

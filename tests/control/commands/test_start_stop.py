@@ -49,7 +49,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
-    programs = Programs(config, lambda: config, services)
+    programs = Programs(config, lambda: load_config(path, os.environ), services)
     await programs.start_all()
     yield SimpleNamespace(programs=programs, ledger=ledger)  # type: ignore[misc]
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
@@ -187,10 +187,28 @@ async def test_a_restart_whose_client_is_gone_after_the_stop_is_finished_by_the_
         assert (first.state, await ledger.wanted.until_recorded()) == (State.STOPPED, None)
         assert ledger.wanted.wanted_programs()["first"] is True  # a daemon that dies now leaves it to the next one
 
-        start_stop.start_if_forsaken(daemon, ["first", "second", "gone"], patience_s=0)
+        start_stop.start_if_client_gone(daemon, ["first", "second", "gone"], patience_s=0)
 
         await first.wait_until(lambda: first.state is State.RUNNING or None)
         assert daemon.programs.runners["second"].state is State.STOPPED
+
+
+@pytest.mark.integration
+async def test_an_update_between_the_stop_and_the_start_of_a_restart_forgets_neither(
+    daemon: CommandContext, tmp_path: Path
+):
+    async with asyncio.timeout(PATIENCE_S):
+        await _stopped_for_a_restart(daemon)
+        path = tmp_path / "test.conf"
+        path.write_text(path.read_text().replace("autostart=false", "autostart=false\nstopwaitsecs=5", 1))
+        await daemon.programs.updating.reread()
+        await daemon.programs.updating.update(["first"])
+
+        start_stop.start_if_client_gone(daemon, ["first"], patience_s=0)
+
+        first = daemon.programs.runners["first"]
+        await first.wait_until(lambda: first.state is State.RUNNING or None)
+        assert first.config.stopwaitsecs == 5
 
 
 @pytest.mark.integration
@@ -202,7 +220,7 @@ async def test_a_program_that_somebody_stops_while_it_is_restarted_stays_stopped
         with pytest.raises(CommandError) as refused:
             await start_stop.stop(daemon, start_stop.StopRequest("first"))
 
-        start_stop.start_if_forsaken(daemon, ["first"], patience_s=0)
+        start_stop.start_if_client_gone(daemon, ["first"], patience_s=0)
 
         await asyncio.sleep(0)
         assert refused.value.code is Code.NOT_RUNNING
