@@ -238,7 +238,7 @@ def test_an_update_to_a_directory_without_the_newest_checkpoint_is_refused_befor
         assert (status, out.splitlines()[0]) == (1, "j: ERROR (not applied)")
         assert re.search(r"cannot apply the section of j: step \d+ \(step-\d+\.a1\) was committed in ", out)
         assert f"checkpoint_dir is now {tmp_path}/data/jj, which holds no checkpoint; set checkpoint_dir back" in out
-        assert "update --discard j applies it as it is" in out
+        assert "; j goes on under its old section; update --discard j applies it as it is" in out
         after = daemon.status("j")
         assert (after["pid"], after["job"]["attempt"]) == (before["pid"], before["job"]["attempt"])
         assert after["job"]["checkpoint_dir"] == f"{tmp_path}/data/j"
@@ -272,7 +272,7 @@ def test_an_update_to_what_can_not_be_started_leaves_a_job_training(
 
             assert (status, out.splitlines()[0]) == (1, "j: ERROR (not applied)")
             assert f"cannot apply the section of j: cannot start j: {words}" in out
-            assert "update --discard j applies it as it is; j goes on under its old section" in out
+            assert "; j goes on under its old section; update --discard j applies it as it is" in out
             assert daemon.status("j")["pid"] == pid
 
         assert ctl(capsys, daemon, "update", "--discard")[0] == 0
@@ -357,6 +357,7 @@ def test_a_reload_names_the_jobs_whose_changed_sections_would_lose_steps(
         assert (status, out.splitlines()[-1]) == (1, "Restarted supervisord")
         assert out.startswith("j: the save failed: ")
         assert "No space left on device" in out
+        assert "; the next daemon applies its section and goes on from step " in out
         daemon.until(daemon._answers, "the next daemon answers")
 
 

@@ -183,8 +183,10 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
 
 
 async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[UnsavedJob, ...]:
-    """The jobs that would lose steps if their changed sections were applied now; those that train save first."""
-    losses = await context.programs.updating.find_losses(names)
+    """The jobs that will lose steps, or fail, as the next daemon applies their changed sections; those that train save
+    first.
+    """
+    losses = await context.programs.updating.find_losses(names, by_next_daemon=True)
     jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(losses.items())]
     for _, name, why in jobs:
         log.error("job.not_saved", program=name, why=why)

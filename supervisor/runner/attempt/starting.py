@@ -135,7 +135,19 @@ def _environment_of_program(
     }
 
 
-def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
+async def find_start_obstacle(config: ProgramConfig, services: Services) -> str | None:
+    """Why the process of a program could not be started now: what of its paths can't be reached; None if all can.
+
+    A file system that does not answer keeps nobody else waiting.
+    """
+    folder = config.directory or Path(config.command[0]).parent
+    try:
+        return await services.log_reads.run_for_folder(folder, partial(_start_obstacle, config, services.environment))
+    except RuntimeError as failure:  # the host has no thread to spare
+        return f"cannot look at {folder}: {failure}"
+
+
+def _start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
     """Why the process of a program could not be started now: what of its paths can't be reached; None if all can."""
     try:
         find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)

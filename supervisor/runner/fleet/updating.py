@@ -170,10 +170,13 @@ class Updating:
             actions |= dict(zip(stops_first, done, strict=True))
             return [action for name in chosen for action in actions[name]]
 
-    async def find_losses(self, names: Iterable[str]) -> dict[str, str]:
-        """Why applying the configuration last read would lose steps, or end training for good, by job."""
+    async def find_losses(self, names: Iterable[str], *, by_next_daemon: bool = False) -> dict[str, str]:
+        """By job, why the configuration last read would lose steps, or end training for good, and what follows.
+
+        `by_next_daemon`: it is applied nevertheless, after a reload.
+        """
         runners = [self._runners[name] for name in names if name in self._runners]
-        return await find_losses(runners, self._configured, self._services)
+        return await find_losses(runners, self._configured, self._services, by_next_daemon=by_next_daemon)
 
     async def remove(self, names: Iterable[str]) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.
@@ -217,6 +220,8 @@ class Updating:
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
+        if old is not None:
+            runner.requests.restarts = old.requests.restarts
         if old is not None and old.memory is not None and runner.memory is not None:
             if (left := old.memory.hand_over()) is not None:
                 runner.memory.take_over(left)

@@ -1,15 +1,13 @@
 """Executes the effects that the core decided for one program; what follows from them comes back as events."""
 
 import time
-from functools import partial
-from pathlib import Path
 from typing import assert_never
 
 from supervisor.core.program import effects, events
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.starting import start_obstacle
+from supervisor.runner.attempt.starting import find_start_obstacle
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
@@ -100,12 +98,8 @@ class EffectExecutor:
         if self._is_looking:
             return
         self._is_looking = True
-        folder = self._config.directory or Path(self._config.command[0]).parent
         try:
-            look = partial(start_obstacle, self._config, self._services.environment)
-            error = await self._services.log_reads.run_for_folder(folder, look)
-        except RuntimeError as failure:  # the host has no thread to spare
-            error = f"cannot look at {folder}: {failure}"
+            error = await find_start_obstacle(self._config, self._services)
         finally:
             self._is_looking = False
         self._post(events.StartPathsSeen(effect.attempt, error))
@@ -113,6 +107,8 @@ class EffectExecutor:
     def _record_end(self, effect: effects.RecordEnd) -> None:
         process = self._records.process
         exit_ = process.last_exit or Exit(None, None)
+        if process.ended_wall_at is None:  # nobody saw it
+            process.ended_wall_at = time.time()
         self._services.ledger.attempts.attempt_ended(
             self._config.name,
             effect.attempt,
@@ -121,7 +117,7 @@ class EffectExecutor:
             exit_.code,
             exit_.signal,
             self._records.training.step,
-            process.ended_wall_at or time.time(),
+            process.ended_wall_at,
             process.run_time_s,
             effect.diagnosis,
         )
