@@ -82,6 +82,12 @@ class Orders(RuleBasedStateMachine):
         self.chosen = self.launched_for_it = None
         self.post(events.StopRequested())
 
+    @precondition(lambda self: self.trains)
+    @rule(step=st.sampled_from([FROM_SCRATCH, STEP]))
+    def operator_stops_and_chooses(self, step: int) -> None:
+        self.operator_stops()
+        self.operator_chooses(step)
+
     @precondition(lambda self: self.takes_orders)
     @rule(step=st.sampled_from([FROM_SCRATCH, STEP]))
     def operator_chooses(self, step: int) -> None:
@@ -126,10 +132,20 @@ class Orders(RuleBasedStateMachine):
         if commits:
             self.post(events.CheckpointCommitted(self.attempt, step))
 
-    @precondition(lambda self: self.trains)
+    @precondition(lambda self: self.job.state is State.STARTING)
     @rule()
-    def worker_is_done(self) -> None:
+    def worker_comes_to_train(self) -> None:
+        self.process_begins()
+        self.checkpoint_is_selected()
+        self.worker_restores()
+        self.worker_trains(commits=True)
+
+    @precondition(lambda self: self.trains)
+    @rule(exits=st.booleans())
+    def worker_is_done(self, exits: bool) -> None:
         self.post(events.DoneReported(self.attempt))
+        if exits:
+            self.post(events.WorkerExited(self.attempt, 0))
 
     @precondition(lambda self: self.trains)
     @rule(diverges=st.booleans())
