@@ -18,7 +18,7 @@ from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.lines import encode_message
-from supervisor.protocol.wire.messages import Committed, Failed, Progress
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.mirror.job_mirror import JobMirror
@@ -128,6 +128,29 @@ async def test_a_daemon_killed_as_it_starts_the_next_attempt_forgets_no_end_befo
         await wait_until_async(lambda: layout.attempts_with_folders(run)["digits"] == [5], "what is over is gone")
     finally:
         await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
+async def test_an_end_that_no_daemon_saw_has_a_time(tmp_path: Path, services: Services):
+    """`status` says that, and not that the job was never started."""
+    path = tmp_path / "test.conf"
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={tmp_path}/digits\n"
+    )
+    services.state_dir.mkdir()
+    services.ledger.attempts.attempt_started("digits", 3, 0, 0, 1.0)
+    folder = layout.attempt_folder(services.runtime_dir, "digits", 3)
+    folder.mkdir(parents=True)
+    (folder / layout.LAST_WORDS).write_bytes(encode_message(Done(3, 40)))
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, services)
+
+    await programs.start_all()
+
+    runner, (attempt,) = programs.runners["digits"], services.ledger.attempts.history("digits")
+    assert (runner.state, attempt.cause) == (State.SUCCEEDED, "done")
+    assert runner.records.process.ended_wall_at == attempt.ended_wall_at
+    await wait_until_async(lambda: not folder.exists(), "the ledger has it: nobody needs the words")
 
 
 @pytest.mark.integration
