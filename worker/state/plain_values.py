@@ -201,6 +201,32 @@ def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
     return {} if type(value) is plain else {"class": type(value).__qualname__}
 
 
+_SEQUENCES = ("list", "tuple", "deque")
+
+
+def require_initial(saved: Any, initial: Any, path: str = "") -> None:
+    """Raises NotSaveable if a value holds something that only the script can make, and its initial value has no such
+    thing in the same place: no restart could restore it. Both as in `SavedValue.json`.
+    """
+    if not isinstance(saved, dict):
+        return
+    there = initial if isinstance(initial, dict) and initial["kind"] == saved["kind"] else {}
+    needs_one = saved["kind"] == "enum" or "class" in saved
+    if needs_one and not (there and there.get("class") == saved.get("class")):
+        made = saved.get("class", "member of an enum")
+        raise NotSaveable(f"{path} (only the script can make a {made}, and the initial value has none in this place)")
+    if "pairs" in saved:
+        before = {repr(key): value for key, value in there.get("pairs", ())}
+        for key, value in saved["pairs"]:
+            require_initial(key, None, path)
+            require_initial(value, before.get(repr(key)), f"{path}[{key!r}]")
+    elif "items" in saved:
+        items = initial["items"] if isinstance(initial, dict) and initial["kind"] in _SEQUENCES else ()
+        for number, item in enumerate(saved["items"]):
+            if isinstance(item, dict):
+                require_initial(item, items[number] if number < len(items) else None, f"{path}[{number}]")
+
+
 class ValueRestorer:
     """Restores values from the JSON and arrays of a `SavedValue`."""
 

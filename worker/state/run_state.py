@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from worker.state.plain_values import NotRestorable, NotSaveable, SavedValue, ValueRestorer
+from worker.state.plain_values import NotRestorable, NotSaveable, SavedValue, ValueRestorer, require_initial
 
 FILE = "loop_state.npz"
 """The file of a checkpoint that holds it; absent if there are no values."""
@@ -55,6 +55,8 @@ class RunState(MutableMapping[str, Any]):
         for name, value in (initial or {}).items():
             self[name] = value
         self.check()
+        plain = {name: form["of"] for name, form in self._forms().items() if not form["object"]}
+        self._initial = {name: SavedValue(value).json for name, value in plain.items()}
         self._has_begun = True
 
     def __getitem__(self, name: str) -> Any:
@@ -108,6 +110,8 @@ class RunState(MutableMapping[str, Any]):
         for name, value in sorted(self._forms().items()):  # equal values make equal files
             try:
                 saved = SavedValue(value["of"])
+                if self._has_begun and not value["object"]:
+                    require_initial(saved.json, self._initial.get(name))
             except NotSaveable as error:
                 raise NotSaveable(_not_kept_text(name, error)) from error
             body[name] = {"object": value["object"], "value": saved.json}

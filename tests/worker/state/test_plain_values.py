@@ -5,6 +5,7 @@ import json
 import queue
 import types
 from collections import Counter, deque, namedtuple
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -124,6 +125,41 @@ def test_what_no_restart_could_make_again_is_refused_when_it_is_first_assigned(v
         state["seen"] = value
 
     assert "seen" not in state
+
+
+@pytest.mark.parametrize(
+    ("initial", "change"),
+    [
+        ([], lambda seen: seen.append(Seen(1, 2))),
+        ([Seen(0, 0)], lambda seen: seen.append(Seen(1, 2))),
+        (deque(maxlen=9), lambda seen: seen.append([Phase.FIRST])),
+        ({}, lambda seen: seen.update(a=Counter("a"))),
+        ({"a": 1}, lambda seen: seen.update(a=Phase.FIRST)),
+        (set(), lambda seen: seen.add(Phase.FIRST)),
+    ],
+)
+def test_what_no_restart_could_make_again_is_refused_when_it_comes_into_a_container(
+    initial: Any, change: Callable[[Any], None]
+) -> None:
+    """A replay memory that is empty in a new process has no example for what is in the saved one."""
+    state = RunState({"seen": initial})
+
+    change(state["seen"])
+
+    with pytest.raises(TypeError, match=r"cannot keep run.state\['seen'\].*only the script can make"):
+        state.check()
+
+
+def test_what_has_an_initial_value_in_its_place_is_kept() -> None:
+    def begun() -> RunState:
+        return RunState({"seen": [Seen(0, [Phase.FIRST])], "by": {("a", 1): Counter()}})
+
+    state, again = begun(), begun()
+    state["seen"][:] = [Seen(1, [Phase.FIRST]), (2, [3])]
+    state["by"]["a", 1].update("aab")
+    again.restore(state.to_bytes())
+
+    assert dict(again) == dict(state)
 
 
 def test_what_has_an_initial_value_of_its_kind_is_kept() -> None:
