@@ -17,8 +17,8 @@ How adoption works, from here (what a job then does is decided in `core/actions/
    the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
 4. If the worker can't be reached (its pipes are gone, or a newer attempt has begun), it is ended like any leftover.
 5. If an attempt has no worker any more, `reconstruct_end` reads how it ended: the last messages from its folder,
-   the newest checkpoint of its number, whether the host was rebooted. The core gets that as `AttemptLost`, and decides
-   as if it had seen the end.
+   which stays until the ledger has that end, the newest checkpoint of its number, whether the host was rebooted. The
+   core gets that as `AttemptLost`, and decides as if it had seen the end.
 6. A program that is configured no longer is asked through its pipe to flush and exit, and is ended after a while.
 
 `reload` takes the same way: the daemon detaches from everything and executes itself. An event listener is never

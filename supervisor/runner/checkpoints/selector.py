@@ -95,9 +95,8 @@ class CheckpointSelector:
         try:
             effect = self._limited_by_gang(effect)
             if effect.begin_at is not None or effect.restore_below_step is not None:
-                await self._services.ledger.until_written(
-                    DECIDED_WITHIN_S
-                )  # a later daemon knows why checkpoints were given up
+                # first, so that a later daemon knows why checkpoints were given up
+                await self._services.ledger.until_written(DECIDED_WITHIN_S)
             if self._node_mirror is not None:
                 selected = await self._node_mirror.select(effect.attempt)
             else:
