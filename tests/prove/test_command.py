@@ -148,13 +148,13 @@ def test_a_signal_interrupts_once_unless_it_is_ignored(number: signal.Signals):
         with interruptible():
             signal.raise_signal(number)
 
-        signal.signal(number, before)
+        signal.signal(number, signal.SIG_DFL)
         with pytest.raises(KeyboardInterrupt), interruptible():
             try:
                 signal.raise_signal(number)
             finally:
                 signal.raise_signal(number)  # during the clean-up
-        assert signal.getsignal(number) == before
+        assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
 

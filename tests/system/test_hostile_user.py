@@ -304,7 +304,8 @@ def test_a_deep_tree_stops_neither_a_stop_nor_the_next_daemon(home: Path) -> Non
         daemon.until((home / "filled").exists, "the tree is there")
         daemon.call("stop", name="p")
         daemon.until_state("p", "STOPPED")
-        assert not (home.parent / "state" / "run" / "p" / "a1").exists()
+        folder = home.parent / "state" / "run" / "p" / "a1"
+        daemon.until(lambda: not folder.exists(), "it is removed once the end is on the disk")
         assert daemon.stop() == 0
         daemon.start()
         daemon.until_state("p", "STOPPED", "STARTING", "RUNNING")
