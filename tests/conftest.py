@@ -68,9 +68,11 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible_children() -> None:
-    """Children inherit an ignored SIGINT, which is what a shell gives to what it starts in the background."""
+    """Children inherit ignored signals: a shell has SIGINT ignored by what it starts in the background, nohup SIGHUP."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _state_of_the_process() -> dict[str, object]:

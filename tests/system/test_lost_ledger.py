@@ -98,7 +98,7 @@ def test_stop_that_a_full_disk_forgets_is_no_success_and_is_recorded_when_there_
 
         (state / "filler").unlink()
         daemon.until(lambda: ledger_error(daemon) is None, "status says that all is well again")
-        assert daemon.events("ledger.written_again") == ["ledger.written_again"]
+        daemon.until(lambda: daemon.events("ledger.written_again") == ["ledger.written_again"], "the log says so too")
         assert daemon.call("history", name="count")["attempts"][0]["cause"] == "crash"
         daemon.die()
         daemon.start()

@@ -166,11 +166,9 @@ def test_a_restart_whose_terminal_closes_during_the_save_leaves_the_job_training
     )
     with Daemon(tmp_path, section) as daemon:
         daemon.until_step("j", 1)
-        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
         client = subprocess.Popen(
             [sys.executable, "-m", "supervisor.ctl.main", "-s", f"unix://{daemon.socket}", "restart", "j"]
         )
-        signal.signal(signal.SIGHUP, before)
         daemon.until_state("j", "FLUSHING")
 
         client.send_signal(signal.SIGHUP)

@@ -40,8 +40,9 @@ def page(browser: Any) -> Iterator[Any]:
     opened.on("pageerror", lambda error: opened.errors.append(str(error)))
     opened.on("dialog", lambda dialog: (opened.errors.append(f"a script ran: {dialog.message}"), dialog.dismiss()))
     yield opened
-    opened.context.close()
-    assert opened.errors == []
+    errors = list(opened.errors)
+    opened.context.close()  # which ends what it is fetching
+    assert errors == []
 
 
 def errors_in(message: Any) -> list[str]:
