@@ -68,7 +68,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible_children() -> None:
-    """Children inherit ignored signals: a shell has SIGINT ignored by what it starts in the background, nohup SIGHUP."""
+    """Children inherit ignored signals: SIGINT of what a shell starts in the background, SIGHUP of what nohup does."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
