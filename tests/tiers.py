@@ -25,6 +25,7 @@ INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/", "test
 """Every test in these has real processes."""
 _WEIGHTS = {"slow": 10.0, "integration": 2.0, "tensorflow": 0.5}
 """About how many seconds a test takes, by its marker; the greatest of them applies."""
+_UNMARKED_S = 0.05  # a file with many of these may take a minute too
 _IMPORTS_TENSORFLOW = frozenset(
     {
         "import tensorflow as tf",
@@ -117,7 +118,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         weights = Counter[str]()
         for item in items:
-            weights[_file_of(item)] += max((_WEIGHTS.get(mark.name, 0.0) for mark in item.iter_markers()), default=0.0)
+            weights[_file_of(item)] += max(
+                [_WEIGHTS.get(mark.name, 0.0) for mark in item.iter_markers()] + [_UNMARKED_S]
+            )
         items.sort(key=lambda item: -weights[_file_of(item)])
 
 
