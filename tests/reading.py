@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 
 def content(path: Path) -> bytes:
     """What is in the file; nothing where there is none, which may change between any two looks."""
@@ -31,6 +33,14 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def command_of(process: psutil.Process) -> str:
+    """The words of its command; nothing of one that has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 def descriptors() -> int:

@@ -24,7 +24,7 @@ from _pytest.mark import ParameterSet
 from supervisor.host.gpu_guard.child import REPEATED_S
 from tests.gpu_host import IN_ORDER, UUIDS, GpuDaemon, GpuHost
 from tests.places import CHILDREN
-from tests.reading import records
+from tests.reading import command_of, records
 from tests.system.harness import Daemon, Refused, job
 from tests.waiting import wait_until
 
@@ -244,15 +244,7 @@ def endless(folder: Path, keys: str = "replicas_min=1", name: str = "t") -> str:
 def helper_of(daemon: GpuDaemon) -> psutil.Process | None:
     assert daemon.process is not None
     children = psutil.Process(daemon.process.pid).children()
-    return next((child for child in children if any("helper.py" in word for word in command_of(child))), None)
-
-
-def command_of(process: psutil.Process) -> list[str]:
-    """Nothing of one that has ended meanwhile."""
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
+    return next((child for child in children if "helper.py" in command_of(child)), None)
 
 
 HANGING = ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses")

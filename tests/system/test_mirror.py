@@ -10,6 +10,7 @@ import pytest
 
 from tests.host.mirror.test_run import host, made
 from tests.mirror.stores import ObjectStore
+from tests.reading import command_of
 from tests.system.harness import Daemon, Refused, job
 
 
@@ -229,11 +230,9 @@ def test_no_process_is_left_of_a_program_that_is_removed(tmp_path: Path):
         daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 60, "the last checkpoint")
         assert daemon.process is not None
         children = psutil.Process(daemon.process.pid).children
-        assert any("mirror.process" in " ".join(child.cmdline()) for child in children())
+        assert any("mirror.process" in command_of(child) for child in children())
 
         daemon.write("")
         daemon.call("update")
 
-        daemon.until(
-            lambda: not any("mirror.process" in " ".join(child.cmdline()) for child in children()), "it has ended"
-        )
+        daemon.until(lambda: not any("mirror.process" in command_of(child) for child in children()), "it has ended")

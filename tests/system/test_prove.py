@@ -19,7 +19,7 @@ import pytest
 from supervisor.protocol.proof import EXIT_STATUS, Verdict
 from tests.gpu_host import IN_ORDER, GpuDaemon, GpuHost
 from tests.places import CHILDREN, ROOT
-from tests.reading import records
+from tests.reading import command_of, records
 from tests.system.harness import Daemon, Refused, let_others_in
 from tests.waiting import wait_until
 
@@ -255,9 +255,7 @@ def test_a_daemon_that_ends_in_the_middle_leaves_nothing_behind(tmp_path: Path, 
 
 
 def prover_of(daemon: int) -> psutil.Process:
-    return next(
-        child for child in psutil.Process(daemon).children() if "supervisor.proof_child" in " ".join(child.cmdline())
-    )
+    return next(child for child in psutil.Process(daemon).children() if "supervisor.proof_child" in command_of(child))
 
 
 def test_who_may_not_start_a_job_may_not_prove_it(tmp_path: Path) -> None:
@@ -349,7 +347,7 @@ def test_another_users_job_is_proven_as_that_user(tmp_path: Path, installation: 
         daemon.until(lambda: (daemon.call("proof", name="sum")["step"] or 0) > 3, "it trains")
         assert daemon.process is not None
         everything = psutil.Process(daemon.process.pid).children(recursive=True)
-        provers = [each for each in everything if "proof_child" in " ".join(each.cmdline())]
+        provers = [each for each in everything if "proof_child" in command_of(each)]
         (scratch,) = scratch_folders(tmp_path)
         uids = {child.uids().effective for prover in provers for child in (prover, *prover.children(recursive=True))}
         commands = [path.read_bytes() for path in Path("/proc").glob("[1-9]*/cmdline")]

@@ -1,6 +1,5 @@
 """Commands that meet: none hangs, none leaves two workers, none forgets what was wanted."""
 
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.reading import alive
+from tests.reading import alive, command_of
 from tests.system.harness import Daemon, Refused, job
 
 
@@ -38,14 +37,7 @@ def workers(daemon: Daemon) -> int:
     assert daemon.process is not None
     children = psutil.Process(daemon.process.pid).children()
     # the logger begins as a child, and helpers that have just ended are waited for
-    return sum("supervisor.host.logs.logger" not in command for child in children if (command := _command_of(child)))
-
-
-def _command_of(child: psutil.Process) -> str:
-    """Empty if it has ended."""
-    with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-        return " ".join(child.cmdline())
-    return ""
+    return sum("supervisor.host.logs.logger" not in command for child in children if (command := command_of(child)))
 
 
 SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 2}
