@@ -311,6 +311,20 @@ def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(
     require_little_again(job, deaths)
 
 
+def killed_on_full_disk(job: MemoryJob, disk: Path) -> tuple[int, int]:
+    """Kills a worker that has a newer copy in memory than on its disk, which is full by then: its pid, and the step of
+    its checkpoint. What fills the disk is `filler`."""
+    pid = job.until_copied()
+    job.daemon.call("checkpoint", name="job")
+    saved = int(job.status()["job"]["checkpoint"]["step"])
+    job.until_copied()
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    os.kill(pid, signal.SIGKILL)
+    return pid, saved
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(
@@ -320,14 +334,7 @@ def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(
     daemon takes it over, and that copy is written once there is room."""
     job = MemoryJob(tmp_path / "job", LONG, checkpoints=small_disk / "ckpt", STEP_S=0.1, **SMALL)
     with job.daemon as daemon:
-        pid = job.until_copied()
-        daemon.call("checkpoint", name="job")
-        saved = int(job.status()["job"]["checkpoint"]["step"])
-        job.until_copied()
-        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
-            while True:
-                filler.write(bytes(4096))
-        os.kill(pid, signal.SIGKILL)
+        pid, saved = killed_on_full_disk(job, small_disk)
         second = job.until_trains(but=pid)
         (job.folder / "die_restoring").write_text("60")
         os.kill(second, signal.SIGKILL)
@@ -358,14 +365,7 @@ def test_what_a_full_disk_did_not_take_outlives_a_reload(tmp_path: Path, small_d
     keys = "standby=off\nautorestart=false\n"
     job = MemoryJob(tmp_path / "job", LONG, keys=keys, checkpoints=small_disk / "ckpt", STEP_S=0.1, **SMALL)
     with job.daemon as daemon:
-        pid = job.until_copied()
-        daemon.call("checkpoint", name="job")
-        saved = int(job.status()["job"]["checkpoint"]["step"])
-        job.until_copied()
-        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
-            while True:
-                filler.write(bytes(4096))
-        os.kill(pid, signal.SIGKILL)
+        pid, saved = killed_on_full_disk(job, small_disk)
         daemon.until(lambda: job.logged("memory.not_salvaged"), "the disk does not take it")
 
         daemon.call("reload")

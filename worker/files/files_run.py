@@ -40,7 +40,6 @@ from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
 from worker.state.description import differences
-from worker.state.plain_values import NotRestorable
 from worker.state.script_conditions import (
     OTHER_SCRIPT,
     Condition,
@@ -49,6 +48,7 @@ from worker.state.script_conditions import (
     seeds_of_generators,
 )
 from worker.state.state_file import Position
+from worker.state.value_restorer import NotRestorable
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]
 

@@ -30,12 +30,12 @@ from worker.saving.memory_tier import MemoryTier, has_copies
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, run_state
-from worker.state.plain_values import NotRestorable
 from worker.state.replica_values import ALONE
 from worker.state.run_state import RunState
 from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Condition, Plain, ScriptConditions
 from worker.state.state_file import TrainingState
 from worker.state.tensorflow_script_conditions import read_conditions
+from worker.state.value_restorer import NotRestorable
 
 
 @dataclass(frozen=True, slots=True)

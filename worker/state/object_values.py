@@ -16,17 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
-from worker.state.plain_values import (
-    LIBRARIES,
-    PLAIN,
-    NotRestorable,
-    NotSaveable,
-    SavedValue,
-    ValueRestorer,
-    class_module,
-    describe_present,
-)
+from worker.state.plain_values import LIBRARIES, PLAIN, NotSaveable, SavedValue, class_module
 from worker.state.replica_values import assign_copies, replica_copies
+from worker.state.value_restorer import NotRestorable, ValueRestorer, describe_present
 
 __all__ = ["NotRestorable", "NotSaveable", "ObjectRestorer", "SavedObject"]
 

@@ -1,7 +1,6 @@
-"""Saves plain values, containers, arrays and generators as JSON and arrays, and restores them in another process.
+"""Saves plain values, containers, arrays and generators as JSON and arrays, for `value_restorer`.
 
-Imports no framework. Plain values are replaced; containers, arrays and generators are filled in place, so that
-everything else that refers to them sees the restored values. Restoring executes no code from the checkpoint.
+Imports no framework.
 """
 
 import enum
@@ -13,23 +12,24 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import xxhash
 
-from worker.state.random_generators import read_generator, write_generator
+from worker.state.random_generators import read_generator
 
 LIBRARIES = sys.stdlib_module_names | {"tensorflow", "keras", "torch", "numpy", "worker", "supervisor", "_pytest"}
 """Packages whose objects are not searched for state, unless they are of a kind that is handled by name. Any fixture of
 pytest leads to all tests of its session, which took seconds to search in each test that trains."""
 PLAIN = (bool, int, float, str, type(None))
 _DECIMAL_BITS = 8192  # of an integer in JSON: Python refuses to print or read more than 4,300 decimal digits
-_SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _ISO = (datetime, date, time)
-_BY_PARTS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
+_SEQUENCES = ("list", "tuple", "deque")
+BY_PARTS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
     "complex": (lambda number: [str(number)], complex),
     "Decimal": (lambda number: [str(number)], Decimal),
     "Fraction": (Fraction.as_integer_ratio, Fraction),
@@ -40,15 +40,10 @@ _BY_PARTS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] 
 }
 """Of values that nothing can change: by the name of their class, their plain parts, and what makes them of these."""
 _WITH_PARTS = (complex, Decimal, Fraction, UUID, timedelta, *_ISO, range, slice)
-_NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class NotSaveable(Exception):
     """A value can't be saved; the text names it and its type."""
-
-
-class NotRestorable(Exception):
-    """A saved value does not fit the object in this process; the text says which value and why."""
 
 
 class SavedValue:
@@ -88,7 +83,7 @@ class SavedValue:
 
     def _save_parts(self, value: Any, path: str) -> dict[str, Any]:
         kind = type(value).__name__
-        parts, make = _BY_PARTS[kind]
+        parts, make = BY_PARTS[kind]
         of = list(parts(value))
         if type(value) in _ISO and repr(make(*of)) != repr(value):  # a time zone that only the script can make
             raise NotSaveable(f"{path} ({value!r})")
@@ -106,7 +101,7 @@ class SavedValue:
             return {"kind": "deque", "items": items, "most": value.maxlen, **_subclass_entry(value, deque)}
         if isinstance(value, list):
             return {"kind": "list", "items": self._save_items(value, path), **_subclass_entry(value, list)}
-        for kind, made in _SETS.items():
+        for kind, made in SETS.items():
             if type(value) is made:
                 return {"kind": kind, "items": self._save_items(value, path)}
         if isinstance(value, tuple) and hasattr(value, "_make"):
@@ -181,27 +176,9 @@ def is_torch_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
-def _filled(present: Any, tensor: Any) -> Any:
-    """`present` with the values of a PyTorch tensor, if it is one of the same kind and writable; else `tensor`."""
-    if not is_torch_tensor(present) or (present.shape, present.dtype, present.device) != (
-        tensor.shape,
-        tensor.dtype,
-        tensor.device,
-    ):
-        return tensor
-    try:
-        present.detach().copy_(tensor)
-    except RuntimeError:  # several of its entries share their memory, or it belongs to an inference
-        return tensor
-    return present
-
-
 def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
     """The class of a container that is not the plain type: only the script can create one."""
     return {} if type(value) is plain else {"class": type(value).__qualname__}
-
-
-_SEQUENCES = ("list", "tuple", "deque")
 
 
 def require_initial(saved: Any, initial: Any, path: str = "") -> None:
@@ -225,118 +202,3 @@ def require_initial(saved: Any, initial: Any, path: str = "") -> None:
         for number, item in enumerate(saved["items"]):
             if isinstance(item, dict):
                 require_initial(item, items[number] if number < len(items) else None, f"{path}[{number}]")
-
-
-class ValueRestorer:
-    """Restores values from the JSON and arrays of a `SavedValue`."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        self._arrays = arrays
-
-    def restore_value(self, saved: Any, present: Any) -> Any:
-        """The saved value. `present`, the object of this process, is filled if possible. Raises NotRestorable."""
-        if not isinstance(saved, dict):
-            return saved
-        kind = saved["kind"]
-        if kind in _BY_PARTS:
-            of = [saved["number"]] if "number" in saved else saved["of"]  # "number": of earlier versions
-            return _BY_PARTS[kind][1](*(self.restore_value(part, None) for part in of))
-        if kind in ("list", "deque", "dict", *_SETS):
-            return self._restore_container(kind, saved, present)
-        if kind in ("bytes", "bytearray", "scalar", "array", "tensor", "torch"):
-            return self._restore_array(kind, saved, present)
-        if kind == "integer":
-            return int(saved["hex"], 16)
-        if kind == "path":
-            return type(present if isinstance(present, PurePath) else Path())(saved["text"])
-        if kind == "enum" and isinstance(present, enum.Enum):
-            return type(present)[saved["name"]]
-        if kind == "numpy":
-            return _restored_numpy_generator(present, saved["state"], saved["old"])
-        if kind == "python":
-            generator = present if isinstance(present, random.Random) else random.Random()  # noqa: S311
-            write_generator(generator, saved["state"])
-            return generator
-        return self._restore_object(kind, saved, present)
-
-    def _restore_object(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
-        raise NotRestorable(f"it was a {saved.get('class', kind)} and is now {describe_present(present)}")
-
-    def _restore_container(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
-        if saved.get("class", type(present).__qualname__) != type(present).__qualname__:
-            raise NotRestorable(f"it was a {saved['class']} and is now {describe_present(present)}")
-        if kind == "dict":
-            before: Any = dict(present) if isinstance(present, dict) else {}
-            pairs = [(self.restore_value(key, None), value) for key, value in saved["pairs"]]
-            items: Any = {key: self.restore_value(value, before.get(key)) for key, value in pairs}
-        else:
-            before = list(present) if isinstance(present, list | tuple | deque) else []
-            before += [None] * len(saved["items"])
-            items = [self.restore_value(item, before[number]) for number, item in enumerate(saved["items"])]
-        if kind in _SETS:
-            return (type(present)._make if "class" in saved else _SETS[kind])(items)
-        if kind == "dict" and isinstance(present, dict):
-            present.clear()
-            present.update(items)
-        elif kind != "dict" and isinstance(present, deque if kind == "deque" else list):
-            present.clear()
-            present.extend(items)
-        else:
-            return deque(items, saved["most"]) if kind == "deque" else items
-        return present
-
-    def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
-        if kind == "torch":
-            return _filled(present, self._restored_torch_tensor(saved))
-        array = self._read_array(saved)
-        if kind == "bytes":
-            return array.tobytes()
-        if kind == "bytearray":
-            held = present if isinstance(present, bytearray) else bytearray()
-            held[:] = array.tobytes()
-            return held
-        if kind == "scalar":
-            return array[()]
-        if kind == "tensor":
-            return sys.modules["tensorflow"].constant(array)
-        fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
-        if fits and present.flags.writeable:
-            np.copyto(present, array)
-            return present
-        return array.copy()
-
-    def _restored_torch_tensor(self, saved: dict[str, Any]) -> Any:
-        torch = sys.modules["torch"]
-        bits = torch.from_numpy(self._arrays[saved["array"]].copy())
-        tensor = bits.view(getattr(torch, saved["torch"])).reshape(saved["shape"])
-        try:
-            return tensor.to(saved["device"])
-        except RuntimeError:  # this host has no such device
-            return tensor
-
-    def _read_array(self, saved: dict[str, Any]) -> np.ndarray[Any, Any]:
-        try:
-            kind = np.dtype(saved["dtype"])
-        except TypeError:
-            kind = np.dtype(sys.modules["tensorflow"].as_dtype(saved["dtype"]).as_numpy_dtype)
-        return np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
-
-
-def describe_present(present: Any) -> str:
-    """What an object of this process is, in words."""
-    return "nothing" if present is None else f"a {type(present).__name__}"
-
-
-def _restored_numpy_generator(present: Any, state: Any, is_random_state: bool) -> Any:
-    """The present generator, or a new one of the saved kind, with the saved state."""
-    generator: np.random.RandomState | np.random.Generator
-    if is_random_state:
-        generator = present if isinstance(present, np.random.RandomState) else np.random.RandomState()
-    elif isinstance(present, np.random.Generator):
-        generator = present
-    elif state["bit_generator"] in _NUMPY_BITS:
-        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
-    else:
-        raise NotRestorable(f"it was a NumPy generator of {state['bit_generator']}, which the script has to create")
-    write_generator(generator, state)
-    return generator

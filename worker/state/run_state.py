@@ -13,7 +13,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from worker.state.plain_values import NotRestorable, NotSaveable, SavedValue, ValueRestorer, require_initial
+from worker.state.plain_values import NotSaveable, SavedValue, require_initial
+from worker.state.value_restorer import NotRestorable, ValueRestorer
 
 FILE = "loop_state.npz"
 """The file of a checkpoint that holds it; absent if there are no values."""

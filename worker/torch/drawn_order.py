@@ -17,8 +17,9 @@ import xxhash
 
 from supervisor.protocol.plurals import counted
 from worker.state.description import BATCH_SIZE
-from worker.state.plain_values import NotRestorable, NotSaveable
+from worker.state.plain_values import NotSaveable
 from worker.state.state_file import Position
+from worker.state.value_restorer import NotRestorable
 from worker.torch.places import SeedingIndex, SeedingIndices, seed_of_epoch, seeded_by
 from worker.torch.sampler_state import MAX_STATE_BYTES, SamplerRestorer, SavedSampler
 

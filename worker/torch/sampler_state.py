@@ -14,7 +14,8 @@ import torch
 import xxhash
 
 from worker.checks.reachability import MAX_ENTRIES, is_script_class
-from worker.state.plain_values import NotSaveable, SavedValue, ValueRestorer
+from worker.state.plain_values import NotSaveable, SavedValue
+from worker.state.value_restorer import ValueRestorer
 
 MAX_STATE_BYTES = 64 << 20  # in every checkpoint, twice
 _LARGE_BYTES = 1 << 20  # of an array that is saved only if it has changed: most are indices and weights that never do

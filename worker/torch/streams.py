@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from worker.state.description import BATCH_SIZE
-from worker.state.plain_values import NotRestorable, NotSaveable
+from worker.state.plain_values import NotSaveable
 from worker.state.state_file import Position
+from worker.state.value_restorer import NotRestorable
 from worker.torch.places import seed_of_epoch, seeded_by
 from worker.torch.sampler_state import MAX_STATE_BYTES, SamplerRestorer, SavedSampler
 from worker.torch.saved_state import equal_values

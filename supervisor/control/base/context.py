@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from supervisor.config import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.control.base.errors import Code, CommandError
@@ -12,6 +14,7 @@ from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -19,6 +22,8 @@ from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.program.runner import Runner
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class CommandContext:
     proofs: Proofs
     gpus: GpuGuard
     disks: BlockingCalls = field(default_factory=BlockingCalls)
+    background: BackgroundTasks = field(default_factory=lambda: BackgroundTasks(log))
 
 
 @dataclass(frozen=True, slots=True)

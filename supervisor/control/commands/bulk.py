@@ -25,8 +25,6 @@ BULK_COMMANDS = ("checkpoint", "clear", "drill", "export", "rotate", "signal", "
 
 log = structlog.get_logger()
 
-_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps weak references only
-
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
@@ -74,16 +72,13 @@ def run_for_each(context: CommandContext, request: BulkRequest, change: audit.Ch
     """Begins the command for every program at once; the response streams the outcomes as they come."""
     outcomes = asyncio.Queue[BulkOutcome]()
     turns = StartTurns(len(request.names))
+    begin = context.background.start
     tasks = [
-        asyncio.create_task(_run_one(context, request, name, turn, change, outcomes))
+        begin(_run_one(context, request, name, turn, change, outcomes))
         for name, turn in zip(request.names, turns, strict=True)
     ]
-    for task in (
-        *tasks,
-        asyncio.create_task(_await_all(context, request, tasks)),
-        asyncio.create_task(turns.release_in_order()),
-    ):
-        _run_in_background(task)
+    begin(_await_all(context, request, tasks))
+    begin(turns.release_in_order())
     return web.Response(_lines(outcomes, len(request.names)), content_type="application/x-ndjson")
 
 
@@ -129,8 +124,3 @@ async def _run_one(
         turn.give_up()
         change.record(code, text, name)
     outcomes.put_nowait(BulkOutcome(name, result, None if code == audit.OK else OutcomeError(code, text)))
-
-
-def _run_in_background(task: asyncio.Task[None]) -> None:
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

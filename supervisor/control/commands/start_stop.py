@@ -23,8 +23,6 @@ CLIENT_TIMEOUT_S = 5.0  # from the end of a restart's stops to its start, which 
 
 log = structlog.get_logger()
 
-_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps weak references only
-
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
@@ -267,9 +265,7 @@ def start_if_client_gone(context: CommandContext, names: Iterable[str], patience
     """
     stopped = filter(None, map(context.programs.runners.get, names))
     if left := in_start_order(runner for runner in stopped if runner.requests.restarts):
-        task = asyncio.create_task(_start_stopped(context, [runner.name for runner in left], patience_s))
-        _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
+        context.background.start(_start_stopped(context, [runner.name for runner in left], patience_s))
 
 
 async def _start_stopped(context: CommandContext, names: Iterable[str], patience_s: float) -> None:

@@ -192,7 +192,7 @@ class Takeover:
         facts = {"done": lost.done, "error": lost.error, "step": lost.committed_step}
         log.warning("worker.lost", program=runner.name, attempt=attempt, **facts)
         await turn.wait_turn()
-        runner.current.recall_folder(layout.attempt_folder(services.runtime_dir, runner.name, attempt))
+        runner.current.left_folder.keep(layout.attempt_folder(services.runtime_dir, runner.name, attempt))
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
         runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
         runner.post(replace(lost, held_back=is_held_back))

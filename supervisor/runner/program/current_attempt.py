@@ -14,13 +14,13 @@ from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
-from supervisor.host.user_folders.folder_removal import remove_soon
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
 from supervisor.runner.attempt.factory import AttemptFactory
 from supervisor.runner.attempt.last_output import last_error_lines
+from supervisor.runner.attempt.left_folder import LeftFolder
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
@@ -31,7 +31,6 @@ from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
 
 NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
-END_WRITTEN_WITHIN_S = 60.0  # a ledger that takes longer does not work; then the next end removes the folder
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
 
@@ -74,7 +73,8 @@ class CurrentAttempt:
         """The attempt that runs; None if none does."""
         self._delayed: DelayedStart | None = None
         self._last_pid: int | None = None  # of the attempt before
-        self._folder: Path | None = None  # of one that has ended, and of whose end the ledger may not know yet
+        self.left_folder = LeftFolder(program.services.ledger, program.tasks)
+        """Of the one that has ended last."""
         self.visible_gpus: str | None = None
         """CUDA_VISIBLE_DEVICES of the attempt, if it is another than the program's own."""
 
@@ -276,8 +276,8 @@ class CurrentAttempt:
         for message in unread if not attempt.has_last_message else ():
             self.on_message(message)
         self._attempts.close_listener(attempt)
-        self._remove_folder()
-        self.attempt, self._last_pid, self._folder = None, attempt.process.pid, attempt.folder
+        self.left_folder.keep(attempt.folder)
+        self.attempt, self._last_pid = None, attempt.process.pid
         self._requests.on_worker_gone(number)
         self._records.process.ended(exit_)
         self._log_exit(attempt, exit_)
@@ -294,25 +294,6 @@ class CurrentAttempt:
             self._tasks.start(attempt.kill_leftovers_until_gone(self._log))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
-
-    def recall_folder(self, folder: Path) -> None:
-        """An attempt has left it that ended before this daemon came, and whose end is about to be recorded."""
-        self._folder = folder
-
-    def on_end_recorded(self) -> None:
-        """The end of the last attempt is queued for the ledger. Once it is there, nobody needs its last words."""
-        if (folder := self._folder) is not None:
-            self._tasks.start(self._remove_folder_when_written(folder))
-
-    async def _remove_folder_when_written(self, folder: Path) -> None:
-        is_written = await self._services.ledger.until_written(END_WRITTEN_WITHIN_S)
-        if is_written and self._folder is folder:
-            self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            remove_soon(folder)
 
     def _gpu_faults(self, pid: int, began_wall_at: float) -> tuple[str, ...]:
         """What was found of the GPUs of a job's process that has died, as long as that was during its life."""

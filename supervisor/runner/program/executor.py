@@ -121,7 +121,7 @@ class EffectExecutor:
             process.run_time_s,
             effect.diagnosis,
         )
-        self._current.on_end_recorded()
+        self._current.left_folder.on_end_recorded()
 
 
 def _message_of(effect: effects.SendGo) -> messages.Go:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import structlog
 
 from supervisor.config import load_config
 from supervisor.control.base.context import CommandContext
@@ -19,6 +20,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
@@ -51,7 +53,8 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: load_config(path, os.environ), services)
     await programs.start_all()
-    yield SimpleNamespace(programs=programs, ledger=ledger)  # type: ignore[misc]
+    background = BackgroundTasks(structlog.get_logger())
+    yield SimpleNamespace(programs=programs, ledger=ledger, background=background)  # type: ignore[misc]
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     logs.close()
 

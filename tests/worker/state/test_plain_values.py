@@ -19,8 +19,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from worker.checks.watch import digests
-from worker.state.plain_values import NotRestorable, SavedValue, ValueRestorer
+from worker.state.plain_values import SavedValue
 from worker.state.run_state import RunState
+from worker.state.value_restorer import NotRestorable, ValueRestorer
 
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=9), st.binary(max_size=9),
@@ -103,6 +104,15 @@ def test_a_bytearray_is_filled_in_place() -> None:
 
     assert restored(bytearray(b"now"), buffer) is buffer
     assert buffer == b"now"
+
+
+def test_a_bytearray_that_something_views_is_another_one_then():
+    buffer = bytearray(b"before")
+
+    with memoryview(buffer):
+        assert restored(bytearray(b"now"), buffer) == b"now"
+
+    assert buffer == b"before"
 
 
 def test_a_number_that_an_earlier_version_saved_is_restored() -> None:

@@ -11,7 +11,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _PROGRAM = """
 import torch
-from worker.state.plain_values import SavedValue, ValueRestorer
+from worker.state.plain_values import SavedValue
+from worker.state.value_restorer import ValueRestorer
 
 def restored(value, present):
     saved = SavedValue(value)

@@ -1,0 +1,163 @@
+"""Restores in another process what `plain_values` has saved of a script's values.
+
+Plain values are replaced; containers, arrays and generators are filled in place, so that everything else that refers to
+them sees the restored values. No code from the checkpoint is executed.
+"""
+
+import enum
+import random
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from worker.state.plain_values import BY_PARTS, SETS, is_torch_tensor
+from worker.state.random_generators import write_generator
+
+_NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+class NotRestorable(Exception):
+    """A saved value does not fit the object in this process; the text says which value and why."""
+
+
+class ValueRestorer:
+    """Restores values from the JSON and arrays of a `SavedValue`."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays
+
+    def restore_value(self, saved: Any, present: Any) -> Any:
+        """The saved value. `present`, the object of this process, is filled if possible. Raises NotRestorable."""
+        if not isinstance(saved, dict):
+            return saved
+        kind = saved["kind"]
+        if kind in BY_PARTS:
+            of = [saved["number"]] if "number" in saved else saved["of"]  # "number": of earlier versions
+            return BY_PARTS[kind][1](*(self.restore_value(part, None) for part in of))
+        if kind in ("list", "deque", "dict", *SETS):
+            return self._restore_container(kind, saved, present)
+        if kind in ("bytes", "bytearray", "scalar", "array", "tensor", "torch"):
+            return self._restore_array(kind, saved, present)
+        if kind == "integer":
+            return int(saved["hex"], 16)
+        if kind == "path":
+            return type(present if isinstance(present, PurePath) else Path())(saved["text"])
+        if kind == "enum" and isinstance(present, enum.Enum):
+            return type(present)[saved["name"]]
+        if kind == "numpy":
+            return _restored_numpy_generator(present, saved["state"], saved["old"])
+        if kind == "python":
+            generator = present if isinstance(present, random.Random) else random.Random()  # noqa: S311
+            write_generator(generator, saved["state"])
+            return generator
+        return self._restore_object(kind, saved, present)
+
+    def _restore_object(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        raise NotRestorable(f"it was a {saved.get('class', kind)} and is now {describe_present(present)}")
+
+    def _restore_container(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        if saved.get("class", type(present).__qualname__) != type(present).__qualname__:
+            raise NotRestorable(f"it was a {saved['class']} and is now {describe_present(present)}")
+        if kind == "dict":
+            before: Any = dict(present) if isinstance(present, dict) else {}
+            pairs = [(self.restore_value(key, None), value) for key, value in saved["pairs"]]
+            items: Any = {key: self.restore_value(value, before.get(key)) for key, value in pairs}
+        else:
+            before = list(present) if isinstance(present, list | tuple | deque) else []
+            before += [None] * len(saved["items"])
+            items = [self.restore_value(item, before[number]) for number, item in enumerate(saved["items"])]
+        if kind in SETS:
+            return (type(present)._make if "class" in saved else SETS[kind])(items)
+        if kind == "dict" and isinstance(present, dict):
+            present.clear()
+            present.update(items)
+        elif kind != "dict" and isinstance(present, deque if kind == "deque" else list):
+            present.clear()
+            present.extend(items)
+        else:
+            return deque(items, saved["most"]) if kind == "deque" else items
+        return present
+
+    def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        if kind == "torch":
+            return _filled(present, self._restored_torch_tensor(saved))
+        array = self._read_array(saved)
+        if kind == "bytes":
+            return array.tobytes()
+        if kind == "bytearray":
+            return _filled_bytes(present, array.tobytes())
+        if kind == "scalar":
+            return array[()]
+        if kind == "tensor":
+            return sys.modules["tensorflow"].constant(array)
+        fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
+        if fits and present.flags.writeable:
+            np.copyto(present, array)
+            return present
+        return array.copy()
+
+    def _restored_torch_tensor(self, saved: dict[str, Any]) -> Any:
+        torch = sys.modules["torch"]
+        bits = torch.from_numpy(self._arrays[saved["array"]].copy())
+        tensor = bits.view(getattr(torch, saved["torch"])).reshape(saved["shape"])
+        try:
+            return tensor.to(saved["device"])
+        except RuntimeError:  # this host has no such device
+            return tensor
+
+    def _read_array(self, saved: dict[str, Any]) -> np.ndarray[Any, Any]:
+        try:
+            kind = np.dtype(saved["dtype"])
+        except TypeError:
+            kind = np.dtype(sys.modules["tensorflow"].as_dtype(saved["dtype"]).as_numpy_dtype)
+        return np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
+
+
+def _filled(present: Any, tensor: Any) -> Any:
+    """`present` with the values of a PyTorch tensor, if it is one of the same kind and writable; else `tensor`."""
+    if not is_torch_tensor(present) or (present.shape, present.dtype, present.device) != (
+        tensor.shape,
+        tensor.dtype,
+        tensor.device,
+    ):
+        return tensor
+    try:
+        present.detach().copy_(tensor)
+    except RuntimeError:  # several of its entries share their memory, or it belongs to an inference
+        return tensor
+    return present
+
+
+def _filled_bytes(present: Any, content: bytes) -> bytearray:
+    """`present` with this content, if it is a bytearray that can become as long; else a new one."""
+    if not isinstance(present, bytearray):
+        return bytearray(content)
+    try:
+        present[:] = content
+    except BufferError:  # something views its memory
+        return bytearray(content)
+    return present
+
+
+def describe_present(present: Any) -> str:
+    """What an object of this process is, in words."""
+    return "nothing" if present is None else f"a {type(present).__name__}"
+
+
+def _restored_numpy_generator(present: Any, state: Any, is_random_state: bool) -> Any:
+    """The present generator, or a new one of the saved kind, with the saved state."""
+    generator: np.random.RandomState | np.random.Generator
+    if is_random_state:
+        generator = present if isinstance(present, np.random.RandomState) else np.random.RandomState()
+    elif isinstance(present, np.random.Generator):
+        generator = present
+    elif state["bit_generator"] in _NUMPY_BITS:
+        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    else:
+        raise NotRestorable(f"it was a NumPy generator of {state['bit_generator']}, which the script has to create")
+    write_generator(generator, state)
+    return generator
