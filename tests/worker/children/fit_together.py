@@ -315,7 +315,8 @@ def loop(own: Path) -> list[Any]:
 
     def on_replica(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True)[:, 0] - y))
+            errors = tf.square(model(x, training=True)[:, 0] - y)
+            loss = tf.math.divide_no_nan(tf.reduce_sum(errors), tf.cast(tf.size(errors), "float32"))
             share = loss / strategy.num_replicas_in_sync
         variables = model.trainable_variables
         model.optimizer.apply_gradients(zip(tape.gradient(share, variables), variables, strict=True))
