@@ -34,6 +34,7 @@ from supervisor.control.page import files
 from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
 from supervisor.control.supervisor_api import routes
+from supervisor.host.peers import peer_of
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
 
@@ -179,7 +180,7 @@ class _Application:
         if not self._endpoint.is_unix:
             return audit.Caller(address=request.remote, user=user)
         try:
-            peer, refusal = access.peer_of(request.connection), None
+            peer, refusal = peer_of(request.connection), None
         except OSError as error:
             raise CommandError(Code.FORBIDDEN, "the connection was closed") from error
         if login is None and not access.may_change(peer, self._endpoint.owner):

@@ -7,38 +7,22 @@ import hashlib
 import hmac
 import os
 import socket
-import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
 from supervisor.config.schema.secret import Secret
-
-_UCRED = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+from supervisor.host.peers import Peer, peer_of
 
 MAX_GUESSES, GUESS_EVERY_S = 20, 2.0  # people mistype; a program that guesses gets 43,000 a day
 MAX_CLIENTS = 10_000  # whose guesses are remembered: about 2 MiB
 MAX_HASHES, MAX_HASHES_PER_CLIENT = 40, 4  # being computed or waiting, 0.1 s and 32 MiB each, two at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end of a unix socket."""
-
-    pid: int
-    uid: int
-    gid: int
-
-
-def peer_of(connection: socket.socket) -> Peer:
-    """The other end's credentials at the time it connected (SO_PEERCRED). Raises OSError."""
-    return Peer(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
-
-
 def may_change(peer: Peer, socket_owner: int) -> bool:
     """Root, the daemon's own user and the socket's owner may change things; others who can connect may only read."""
-    return peer.uid in (0, os.geteuid(), socket_owner)
+    return peer.is_trusted or peer.uid == socket_owner
 
 
 class MalformedCredentials(Exception):

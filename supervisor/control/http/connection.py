@@ -5,7 +5,6 @@ gives events. When a client disconnects, the response to it is cancelled, and no
 """
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Coroutine
@@ -18,7 +17,8 @@ import h11
 import structlog
 
 from supervisor.control.base.errors import Code
-from supervisor.control.http import access, web
+from supervisor.control.http import web
+from supervisor.host.peers import peer_of
 
 MAX_CONNECTIONS = 400  # at each endpoint; far more than people and monitors need, also with logs followed
 MAX_BODY_BYTES = 1 << 20  # commands are short; no client of ours sends more
@@ -99,7 +99,7 @@ class Connection:
         if self._socket.family != socket.AF_UNIX:
             return False
         try:
-            return access.peer_of(self._socket).uid in (0, os.geteuid())
+            return peer_of(self._socket).is_trusted
         except OSError:
             return False
 

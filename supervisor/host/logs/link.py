@@ -4,11 +4,11 @@ import contextlib
 import errno
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.host.logs.messages import PACKET_BYTES, LoggerMessage, OutputMissed, OutputPrinted, decode, encode
+from supervisor.host.peers import peer_of
 
 SOCKET = "log-keeper.sock"
 LOCK = "log-keeper.lock"
@@ -39,9 +39,7 @@ class Link:
     @property
     def is_trusted(self) -> bool:
         """Whether the process at the other end runs as our user, or as root."""
-        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        uid: int = struct.unpack("3i", credentials)[1]
-        return uid in (0, os.geteuid())
+        return peer_of(self._socket).is_trusted
 
     def send(self, message: LoggerMessage, descriptor: int | None = None) -> bool:
         """Sends a message and a duplicate of the descriptor; False if there is no room now. Raises LinkLost."""

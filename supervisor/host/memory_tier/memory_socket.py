@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import struct
 
 from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.peers import peer_of
 from supervisor.protocol.memory_tier.layout import SOCKET_NAME
 
 
@@ -42,12 +42,5 @@ class MemorySocket:
             connection, _ = self._socket.accept()
             with connection:
                 connection.setblocking(False)
-                if _peer_uid(connection) == self._held.owner:
+                if peer_of(connection).uid == self._held.owner:
                     socket.send_fds(connection, [b"memory"], [self._held.descriptor])
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    """The effective user of who has connected, at that time."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid: int = struct.unpack("3i", credentials)[1]
-    return uid
