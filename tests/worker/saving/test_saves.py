@@ -387,7 +387,7 @@ def test_training_that_cannot_commit_its_end_is_not_done(
     daemon.wait_for(Failed)
 
     assert leaving.value.code == 74
-    assert len(daemon.all_of(SaveFailed)) == 3
+    assert [failed.step for failed in daemon.all_of(SaveFailed)].count(2) == 3  # a slow first step may be saved, too
     assert not daemon.all_of(Done)
 
 
