@@ -190,7 +190,8 @@ async def test_what_was_left_in_memory_goes_on_after_a_reload_unless_checkpoint_
     job = Job(tmp_path / "digits")
     job.copy(10)
     services.runtime_dir.mkdir()
-    handed_over.hand_over(services.runtime_dir, [LeftMemory("digits", None, str(job.folder), 3, None, None, job.held)])
+    left = LeftMemory("digits", None, str(job.folder), 3, None, None, job.held)
+    handed_over.hand_over(services.runtime_dir, services.state_dir, [left])
     path, directory = tmp_path / "test.conf", tmp_path / ("other" if is_moved else "digits")
     directory.mkdir(exist_ok=True)
     path.write_text(
