@@ -1,5 +1,5 @@
-"""Whether applying a new configuration would lose steps of a job, or end it for good. Jobs that train save before, and
-train on.
+"""Whether applying a new configuration would lose steps of a job, or end a program for good. Jobs that train save
+before, and train on.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ async def find_losses(
     *,
     by_next_daemon: bool = False,
 ) -> dict[str, str]:
-    """By job, why applying `configured` to these programs would lose steps, or end training for good, and what follows.
+    """By program, why applying `configured` to it would lose steps, or end it for good, and what follows.
 
     `by_next_daemon`: it is applied nevertheless, after a reload.
     """
-    jobs = list(runners)
+    programs = list(runners)
     losses = await asyncio.gather(
-        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in jobs)
+        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in programs)
     )
-    return {runner.name: loss for runner, loss in zip(jobs, losses, strict=True) if loss is not None}
+    return {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
 
 
 async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Services, by_next_daemon: bool) -> str | None:
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
-    if new is not None and runner.config.job is not None and runner.state in ALIVE:
+    if new is not None and runner.state in ALIVE:
         obstacle = await _find_obstacle(new, services)
         if obstacle is not None:
             return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
@@ -57,7 +57,7 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
 
 
 async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:
-    """Why a job that is stopped for its new section could not be started again; None if nothing is seen."""
+    """Why a program that is stopped for its new section could not be started again; None if nothing is seen."""
     try:
         return await asyncio.wait_for(find_start_obstacle(program, services), LOOK_TIMEOUT_S)
     except TimeoutError:

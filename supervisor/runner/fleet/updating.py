@@ -142,7 +142,8 @@ class Updating:
 
         `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
         the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
-        would lose steps, or that trains and could not be started again, is left as it is (refused), unless `discard`.
+        would lose steps, or a program that runs and could not be started again, is left as it is (refused), unless
+        `discard`.
         """
         async with self._lock:
             configured, changes = self._configured, self.changes()
@@ -171,7 +172,7 @@ class Updating:
             return [action for name in chosen for action in actions[name]]
 
     async def find_losses(self, names: Iterable[str], *, by_next_daemon: bool = False) -> dict[str, str]:
-        """By job, why the configuration last read would lose steps, or end training for good, and what follows.
+        """By program, why the configuration last read would lose steps, or end it for good, and what follows.
 
         `by_next_daemon`: it is applied nevertheless, after a reload.
         """

@@ -301,6 +301,33 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
     assert services.ledger.wanted.wanted_programs() in ({"first": True}, {}), "it runs again after the boot"
 
 
+@pytest.mark.integration
+async def test_an_update_to_a_command_that_is_not_there_leaves_a_plain_program_running(
+    tmp_path: Path, services: Services
+):
+    path = tmp_path / "test.conf"
+    section = f"[supervisord]\nstate_dir={tmp_path}/state\n[program:web]\nstartsecs=0\ncommand="
+    path.write_text(f"{section}/bin/sleep 600\n")
+    config = load_config(path, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    runner = programs.runners["web"]
+    await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    path.write_text(f"{section}/bin/slepe 600\n")
+    await programs.updating.reread()
+
+    (action,) = await programs.updating.update()
+
+    assert (action.action, runner.state) == ("refused", State.RUNNING)
+    assert "/bin/slepe" in str(action.text)
+    assert "update --discard web applies it" in str(action.text)
+    assert runner.not_applied == action.text
+    actions = await programs.updating.update(discard=True)
+    assert [action.action for action in actions] == ["stopped", "updated"]
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
 async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_path: Path, services: Services):
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
