@@ -135,8 +135,11 @@ class Programs:
         await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, its, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
-            if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
+            end = ends.get(name)
+            if end is not None and end.cause == Cause.DONE:
                 runner.recall_completion(end)
+            elif end is not None and end.ended_at is not None and not runner.wanted:
+                runner.records.recall_end(end)
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority

@@ -153,6 +153,22 @@ async def test_an_end_that_no_daemon_saw_has_a_time(tmp_path: Path, services: Se
     await wait_until_async(lambda: not folder.exists(), "the ledger has it: nobody needs the words")
 
 
+async def test_a_program_that_was_stopped_before_the_daemon_began_says_since_when(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[program:web]\ncommand=/bin/true\n")
+    services.state_dir.mkdir()
+    services.ledger.wanted.record_wanted("web", False)
+    services.ledger.attempts.attempt_started("web", 3, 0, 0, 1.0)
+    services.ledger.attempts.attempt_ended("web", 3, "stopped", "stopped", 0, None, None, 12.0, 1.0, None)
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, services)
+
+    await programs.start_all()
+
+    runner = programs.runners["web"]
+    assert (runner.state, runner.records.process.ended_wall_at) == (State.STOPPED, 12.0)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("is_fetched", [True, False])
 async def test_what_another_hosts_attempt_of_the_same_number_has_saved_is_not_its_own(
