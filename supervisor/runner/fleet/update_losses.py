@@ -12,6 +12,7 @@ from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import find_start_obstacle
+from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 
@@ -48,12 +49,32 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
             return missing
+    if not keeps_memory(runner.config, new) and (left := await _left_in_memory(runner)) is not None:
+        return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
         return None
     if new is None and by_next_daemon:
         return f"{why}; the next daemon ends it"
     begins = 0 if runner.progress is None else runner.progress.safe_step
     return f"{why}; {follows} and goes on from step {begins}"
+
+
+def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
+    """Whether what a worker of a job left in memory is of use to the job with its new section."""
+    if before.job is None or after is None or after.job is None:
+        return False
+    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
+
+
+async def _left_in_memory(runner: Runner) -> str | None:
+    """What a dead worker left in memory and no disk takes, also if it is tried once more; None if there is nothing."""
+    memory, job = runner.memory, runner.config.job
+    if memory is None or job is None or memory.unwritten is None:
+        return None
+    memory.try_again()
+    await until_memory_is_written(runner, LOOK_TIMEOUT_S)
+    attempt = memory.unwritten
+    return None if attempt is None else f"no disk has taken the steps that attempt {attempt} left in memory"
 
 
 async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:

@@ -16,7 +16,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
-from supervisor.runner.fleet.update_losses import find_losses
+from supervisor.runner.fleet.update_losses import find_losses, keeps_memory
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -209,7 +209,7 @@ class Updating:
         stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old, leaves_memory=_goes_on(old.config, config))
+            stopped = await _retire_for_update(old, leaves_memory=keeps_memory(old.config, config))
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -245,13 +245,6 @@ class Updating:
         for group in sorted(before - self._groups()):
             self._services.listeners.unsubscribe(group)
             self._services.listeners.publish([event_types.group_removed(group)])
-
-
-def _goes_on(before: ProgramConfig, after: ProgramConfig | None) -> bool:
-    """Whether what a worker of a job left in memory is of use to the job with its new section."""
-    if before.job is None or after is None or after.job is None:
-        return False
-    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
 
 
 async def _retire_for_update(runner: Runner, *, leaves_memory: bool) -> UpdateAction:

@@ -344,6 +344,46 @@ async def test_an_update_to_a_command_that_is_not_there_leaves_a_plain_program_r
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_refused_until_a_disk_takes_it(
+    tmp_path: Path, services: Services, is_back: bool
+):
+    job = Job(tmp_path / "digits")
+    job.copy(10)
+    path = tmp_path / "test.conf"
+    section = (
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={tmp_path}/digits\nautostart=false\n"
+    )
+    path.write_text(section)
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    memory = programs.runners["digits"].memory
+    assert memory is not None
+    job.folder.rmdir()
+    memory.take_over(LeftMemory("digits", None, str(job.folder), 3, None, None, job.held))
+    await wait_until_async(lambda: not memory.is_writing)
+    path.write_text(section.replace("[program:digits]", "[program:other]"))
+    await programs.updating.reread()
+    if is_back:
+        job.folder.mkdir()
+
+    actions = await programs.updating.update()
+
+    assert [action.action for action in actions] == (
+        ["stopped", "removed", "added"] if is_back else ["refused", "added"]
+    )
+    if is_back:
+        assert job.committed == ["step-0000000010.a3"]
+    else:
+        assert "no disk has taken the steps that attempt 3 left in memory" in str(actions[0].text)
+        assert memory.unwritten == 3
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+    job.file.close()
+
+
 async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_path: Path, services: Services):
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
