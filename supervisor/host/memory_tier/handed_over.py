@@ -2,8 +2,8 @@
 
 A descriptor outlives execve(2) if it is inheritable. A file in runtime_dir says which ones are what. It counts only for
 the process that wrote it, and only if the descriptor leads to the file that it names. So it may be missing, or left
-behind by a daemon that was killed: then there is nothing to take over. Its name has the state folder's identity, as
-daemons with state folders of their own may share runtime_dir.
+behind by a daemon that was killed: then there is nothing to take over. Its name has the state folder's identity: a
+daemon with another one may have come to runtime_dir meanwhile.
 """
 
 import os
