@@ -3,6 +3,7 @@
 import asyncio
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -66,6 +67,25 @@ async def test_the_exit_is_told_once(start: Start) -> None:
     await second.exit()
 
     assert (first.exits, second.exits) == ([Exit(0, None)], [Exit(1, None)])
+
+
+@pytest.mark.integration
+async def test_an_end_waits_until_there_is_a_descriptor_to_look_at_it(start: Start) -> None:
+    """The daemon has too many open files, as while many clients are connected."""
+    spawned, loop, failures = start("sleep", "100", group_ends_with_it=True), asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(next_one := os.dup(0))
+    spawned.process.send_signal(signal.SIGKILL, group=False)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_one, hard))
+    try:
+        await asyncio.sleep(0.1)
+        assert spawned.exits == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+    assert failures == []
 
 
 @pytest.mark.integration
