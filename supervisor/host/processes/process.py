@@ -221,13 +221,20 @@ class Process:
         if self.exit is not None:
             return False
         try:
-            if group and read_start_time(self.pid) == self.start_time:
+            if group and self._has_its_number():
                 os.killpg(self.pid, signal)  # safe: its number is not used again before the leader is reaped
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
         except (ProcessLookupError, PermissionError):  # gone, or running as another user
             return False
         return True
+
+    def _has_its_number(self) -> bool:
+        """Whether its pid is still its own; False also if too many files are open to look."""
+        try:
+            return read_start_time(self.pid) == self.start_time
+        except OSError:
+            return False
 
     def kill_tree(self) -> None:
         """Sends SIGKILL to the process and all its descendants, also those that left its process group or session.
@@ -253,10 +260,14 @@ class Process:
         tree.kill_all(victims)
 
     def note_descendants(self) -> None:
-        """Notes who descends from it, so that they can be ended with it: after its end nobody could tell."""
-        if not self.has_ended:
-            before = frozenset(descendant for descendant in self._descendants if descendant.is_running())
-            self._descendants = before | tree.descendants(self.pid, self.start_time)
+        """Notes who descends from it, so that they can be ended with it: after its end nobody could tell.
+
+        Never raises, as it is to be asked to save next: with too many open files, those noted before stay.
+        """
+        with contextlib.suppress(OSError, psutil.Error):
+            if not self.has_ended:
+                before = frozenset(descendant for descendant in self._descendants if descendant.is_running())
+                self._descendants = before | tree.descendants(self.pid, self.start_time)
 
     def kill_session(self) -> int:
         """After its end, sends SIGKILL to the rest of its session and group and to the descendants that were noted.

@@ -158,5 +158,6 @@ def pid_file(path: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError, PermissionError), guarded_folder(path.parent) as folder:
+        # a file that stays is no failure: a full file table or a lost disk must not change the exit status
+        with contextlib.suppress(OSError), guarded_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)
