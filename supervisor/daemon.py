@@ -40,6 +40,7 @@ from supervisor.host.service.single_instance import (
     AlreadyRunning,
     SharedEnvironment,
     StateFolder,
+    claim_runtime_dir,
     pid_file,
     refuse_shared_environment,
 )
@@ -102,6 +103,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
             claim_folder(state.path)
             threading.Thread(target=sweep_folders, args=(state.path,), name="sweep", daemon=True).start()
         state.lock()
+        claim_runtime_dir(settings.runtime_dir, state.path)
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
         if not (settings.nodaemon or settings.engine != "alone"):
             background = detach()

@@ -222,14 +222,15 @@ class Job:
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
-    def skip_saved_attempts(self, highest: int) -> bool:
+    def skip_saved_attempts(self, highest: int, highest_here: int) -> bool:
         """As `skip_attempts`, for the highest attempt that has saved, as checkpoints and the account say.
+        `highest_here`: less what was fetched from a mirror.
 
         Returns whether a decision about the next start is forgotten because attempts came after it that the ledger does
         not know, as when it is an older copy: carried out now, it would give up what they have trained.
         """
         facts = self.facts
-        is_late = facts.state not in ALIVE and highest > facts.attempt
+        is_late = facts.state not in ALIVE and highest_here > facts.attempt
         is_decided = facts.begin_at is not None or facts.restore_below_step is not None
         if is_late:
             facts.begin_at = facts.begin_since = facts.restore_below_step = None

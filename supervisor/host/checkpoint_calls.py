@@ -129,9 +129,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The highest attempt in any checkpoint's name, 0 if there is none."""
+    """The highest attempt in any checkpoint's name, and of those that were written here; 0 if there is none."""
 
     highest: int
+    highest_here: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _list(request: CheckpointRequest) -> Listing:
         replace(
             checkpoint,
             replayed=checkpoint.name in replayed,
-            fetched=_is_fetched(folder, checkpoint.name),
+            fetched=directory.is_fetched(folder / checkpoint.name),
         )
         for checkpoint in described
         if checkpoint is not None
@@ -199,13 +200,12 @@ def _list(request: CheckpointRequest) -> Listing:
     return Listing((*committed, *filter(None, quarantined)))
 
 
-def _is_fetched(folder: Path, name: str) -> bool:
-    """Whether a checkpoint came from a mirror; its attempt is another host's then, perhaps of the same number."""
-    return (folder / name / layout.FETCHED).exists()
-
-
 def _highest_attempt(request: CheckpointRequest) -> Attempts:
-    return Attempts(directory.highest_attempt(request.directory))
+    folder = request.directory
+    return Attempts(
+        directory.highest_attempt(folder),
+        directory.highest_attempt(folder, lambda path: not directory.is_fetched(path)),
+    )
 
 
 def _look(request: CheckpointRequest) -> DirectoryView:
@@ -224,7 +224,8 @@ def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
     folder, step, since = request.directory, request.step, request.since
     order.require()
     if since is not None and any(
-        name.attempt >= since and not _is_fetched(folder, str(name)) for name in directory.committed_checkpoints(folder)
+        name.attempt >= since and not directory.is_fetched(folder / str(name))
+        for name in directory.committed_checkpoints(folder)
     ):
         return Moved(())
     below, is_noted = step + 1 if step else 0, False

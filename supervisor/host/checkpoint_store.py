@@ -113,12 +113,12 @@ class CheckpointStore:
         request = CheckpointRequest(Question.LIST, directory, verify=verify)
         return list((await self._ask(request, Listing, user)).checkpoints)
 
-    async def highest_attempt(self, directory: Path, user: str | None = None) -> int:
+    async def attempts_in(self, directory: Path, user: str | None = None) -> Attempts:
         """The highest attempt in the names of all checkpoints, also unfinished and bad ones; 0 if there are none.
 
         Raises OSError if the directory can't be read.
         """
-        return (await self._ask(CheckpointRequest(Question.HIGHEST_ATTEMPT, directory), Attempts, user)).highest
+        return await self._ask(CheckpointRequest(Question.HIGHEST_ATTEMPT, directory), Attempts, user)
 
     async def size_of(self, directory: Path, name: str, user: str | None = None) -> int:
         """How many bytes a checkpoint has on the disk, whatever anybody says. Raises OSError."""

@@ -57,6 +57,15 @@ def test_a_job_that_does_not_train_says_why_under_the_line(daemon, ctl):
     assert result.err == "    ModuleNotFoundError: No module named 'trian'\n    line 2\n"
 
 
+def test_a_name_that_is_no_signal_says_what_was_meant(daemon, ctl):
+    daemon.answers["signal"] = Fault("BAD_SIGNAL", "the signal is 'HPU', which is no signal; did you mean HUP?")
+
+    result = ctl("signal", "HPU", "web")
+
+    assert result.out == "web: ERROR (bad signal name)\n"
+    assert result.err == "    the signal is 'HPU', which is no signal; did you mean HUP?\n"
+
+
 def test_several_programs_start_side_by_side(daemon, ctl):
     together = threading.Barrier(3, timeout=60)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_calls import CheckpointRequest, ListedCheckpoint, Moved, Question, answer
+from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, ListedCheckpoint, Moved, Question, answer
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
@@ -48,7 +48,7 @@ async def test_errors_reach_who_asked(tmp_path: Path) -> None:
         await store.select(tmp_path)
     with pytest.raises(NotADirectoryError):
         await store.select(tmp_path / layout.QUARANTINE / "step-0000000100.a1" / layout.MANIFEST)
-    assert await store.highest_attempt(tmp_path) == 1
+    assert await store.attempts_in(tmp_path) == Attempts(1, 1)
 
 
 async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
 
     assert await store.list_checkpoints(tmp_path / "missing", verify=True) == []
     assert (await store.select(tmp_path / "missing")).path is None
-    assert await store.highest_attempt(tmp_path / "missing") == 0
+    assert await store.attempts_in(tmp_path / "missing") == Attempts(0, 0)
 
 
 async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) 
         return os.read(read, 1)  # what a read from a lost file server does
 
     held = asyncio.create_task(store._run(dead, never_answers))
-    waiting = asyncio.create_task(store.highest_attempt(dead))
+    waiting = asyncio.create_task(store.attempts_in(dead))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), 0.05)
 
@@ -127,7 +127,7 @@ async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) 
     assert not waiting.done()
     os.write(write, b"!")
     assert await held == b"!"
-    assert await asyncio.wait_for(waiting, PATIENCE_S) == 0
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == Attempts(0, 0)
     release.set()
     os.close(read)
     os.close(write)
@@ -136,11 +136,11 @@ async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) 
 async def test_a_lack_of_threads_passes(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
     store = CheckpointStore()
     with pytest.raises(RuntimeError):
-        await store.highest_attempt(tmp_path)
+        await store.attempts_in(tmp_path)
 
     no_threads.undo()
 
-    assert await asyncio.wait_for(store.highest_attempt(tmp_path), PATIENCE_S) == 0
+    assert await asyncio.wait_for(store.attempts_in(tmp_path), PATIENCE_S) == Attempts(0, 0)
 
 
 async def test_calls_for_one_directory_run_one_at_a_time(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_cancelled_call_blocks_nobody(tmp_path: Path) -> None:
     os.write(write, b"!")
     await held
 
-    assert await store.highest_attempt(tmp_path) == 0
+    assert await store.attempts_in(tmp_path) == Attempts(0, 0)
     assert done == []
     os.close(read)
     os.close(write)

@@ -106,6 +106,26 @@ def test_stop_that_a_full_disk_forgets_is_no_success_and_is_recorded_when_there_
         assert daemon.status("x")["state"] == "STOPPED", "as its operator wanted"
 
 
+def test_a_reload_on_a_full_disk_is_refused_as_the_next_daemon_would_not_know_what_runs(tmp_path: Path, state: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS), f"runtime_dir={tmp_path}/run") as daemon:
+        pid = daemon.until_step("count", 25)["pid"]
+        fill(state)
+        os.kill(pid, signal.SIGKILL)
+        pid = daemon.until(
+            lambda: (found := daemon.status("count")["pid"]) != pid and found, "an attempt that no disk knows of"
+        )
+
+        with pytest.raises(Refused, match=r"cannot reload: .* full.*; the next daemon would not know") as refused:
+            daemon.call("reload")
+
+        assert refused.value.code == "FAILED"
+        (state / "filler").unlink()
+        daemon.until(lambda: ledger_error(daemon) is None, "status says that all is well again")
+        daemon.call("reload")
+        daemon.until(lambda: daemon.events("daemon.ready")[1:], "the next daemon")
+        assert daemon.until_state("count", "RUNNING")["pid"] == pid
+
+
 def test_disk_that_becomes_read_only_is_said_and_update_add_and_remove_are_no_success(
     tmp_path: Path, failing: tuple[Path, Path]
 ):

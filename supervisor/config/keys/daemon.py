@@ -41,7 +41,8 @@ class SupervisordConfig(HookKeys):
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes between the daemon and its workers; it may be on a tmpfs.",
+        "Folder for the control pipes between the daemon and its workers; it may be on a tmpfs. No two daemons have "
+        "the same one.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(

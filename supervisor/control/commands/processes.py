@@ -5,6 +5,7 @@ import signal
 from dataclasses import dataclass
 from typing import Annotated
 
+from supervisor.config.schema.texts import stop_signal
 from supervisor.control.base.context import CommandContext, ProgramName, find_program
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.host.logs.messages import Rotation
@@ -48,12 +49,10 @@ HARMLESS_SIGNALS = frozenset(
 async def send_signal(context: CommandContext, request: SignalRequest) -> Signalled:
     """Sends a signal, by name or number, to a program's process."""
     runner = find_program(context, request.name)
-    name = f"SIG{request.signal.upper().removeprefix('SIG')}"
     try:
-        is_number = request.signal.isdecimal()
-        number = signal.Signals(int(request.signal)) if is_number else signal.Signals[name]
-    except (KeyError, ValueError) as error:
-        raise CommandError(Code.BAD_SIGNAL, request.signal) from error
+        number = stop_signal(request.signal)
+    except ValueError as error:
+        raise CommandError(Code.BAD_SIGNAL, f"the signal {error}") from error
     if not runner.current.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
     progress = None if number in HARMLESS_SIGNALS else runner.progress

@@ -7,6 +7,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.control.base.context import CommandContext
+from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.json_types import read_request
 from supervisor.control.commands import (
     checkpoints,
@@ -92,9 +93,13 @@ class DaemonLeaves:
 
 async def reload(context: CommandContext) -> DaemonLeaves:
     """Replaces the daemon by a new one that reads the configuration; programs whose section did not change keep
-    running. Names the jobs that can't be saved before the next daemon applies their changed sections.
+    running. Names the jobs that can't be saved before the next daemon applies their changed sections. Refused while
+    the ledger can't be written.
     """
     changes = await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
+    if (why := await context.ledger.wanted.until_recorded(with_decisions=True)) is not None:
+        effect = "the next daemon would not know what runs, and end it"
+        raise CommandError(Code.FAILED, f"cannot reload: {why}; {effect}")
     unsaved = await configuration.jobs_at_risk(context, (*changes.changed, *changes.removed))
     context.reload()
     return DaemonLeaves(unsaved)

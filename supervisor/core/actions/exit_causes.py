@@ -9,6 +9,9 @@ leave with the status of another. So what is known otherwise comes first.
 stopped: the other way round it would count as stopped, and a later start would find nothing to do. Then what the core
 decided: a hung worker dies of the SIGABRT that the core sent, which would otherwise be charged to crashes.
 
+A worker that diverged while it was to stop says so by its status, and that comes first: the state that it would
+have saved is wrong, and the next attempt has to begin before it.
+
 *Stops that somebody else asked for.* A worker that is being adopted may obey an earlier daemon. If nobody wants it any
 more, that is a stop, even while the host goes away, so this comes before the claim about hosts. That one comes before
 the claim about gangs: if the host of one rank goes away, all ranks stop together, and that one waits for what becomes
@@ -59,6 +62,12 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
 
 def training_is_complete(facts: ProgramFacts, event: WorkerExited) -> bool:
     return facts.current.done_reported and (event.code == 0 or _is_unknown(event))
+
+
+def it_diverged_while_it_was_to_stop(facts: ProgramFacts, event: WorkerExited) -> bool:
+    decided = facts.current.decided_end
+    is_stop = decided is not None and decided[0] in (Cause.STOPPED, Cause.PREEMPTION)
+    return is_stop and facts.current.failed_step is not None and training_diverged(facts, event)
 
 
 def the_core_decided_it(facts: ProgramFacts, event: WorkerExited) -> bool:
@@ -283,6 +292,7 @@ class Rule(NamedTuple):
 RULES = (
     #    claim                                            cause                 text
     Rule(training_is_complete,                            Cause.DONE,           done),
+    Rule(it_diverged_while_it_was_to_stop,                Cause.DIVERGENCE,     as_it_ended),
     Rule(the_core_decided_it,                             None,                 as_decided),
     # --- somebody else stopped it ---
     Rule(an_earlier_daemon_stopped_it_for_the_host,       Cause.PREEMPTION,     as_an_earlier_daemon_asked),

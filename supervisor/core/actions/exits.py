@@ -69,8 +69,10 @@ def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: s
         facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)
         return [record, *record_stop(facts, event, now)]
+    if cause is Cause.DIVERGENCE:
+        _record_divergence(facts)
     if facts.closing or not facts.wanted:
-        facts.reason = text if left_unsaved else None
+        facts.reason = text if left_unsaved or cause is Cause.DIVERGENCE else None
         enter(facts, State.STOPPED)
         return [record]
     if facts.current.start_afresh:
@@ -198,18 +200,24 @@ def _is_repeated_mistake(facts: ProgramFacts, error: str) -> bool:
 # --- after a failure that the same start would repeat, the next attempt is a different one ---
 
 
-def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """Goes back to a checkpoint from before the batches that may have caused it, each time in a row to an older one.
+def _record_divergence(facts: ProgramFacts) -> None:
+    """Has the next attempt begin before the batches that may have caused it, each time in a row further back, unless
+    an operator has chosen where.
 
     A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
     """
+    if not facts.current.go_back or facts.current.failed_step is None or facts.begin_at is not None:
+        return
+    facts.diverged_attempt = facts.current.gang_attempt or facts.attempt
+    facts.restore_below_step = max(0, facts.current.failed_step - 1)
+    if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
+        facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)
+
+
+def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Starts again from before it, if the job's section says so."""
     if not facts.current.go_back:
         return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
-    if facts.current.failed_step is not None:
-        facts.diverged_attempt = facts.current.gang_attempt or facts.attempt
-        facts.restore_below_step = max(0, facts.current.failed_step - 1)
-        if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
-            facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)
     return retry(facts, Cause.DIVERGENCE, f"{text}; {CHECK_HINT}", now)
 
 

@@ -48,6 +48,14 @@ def copies_are_blamed(facts: ProgramFacts, event: WorkerExited, cause: Cause) ->
     return ran_out and has_copies and not facts.no_copies
 
 
+def release_memory(facts: ProgramFacts) -> Effects:
+    """Lets go of the memory of an attempt that is to end: its state is of another past than the one that counts now."""
+    if not facts.current.in_memory:
+        return []
+    facts.current.in_memory = False
+    return [ReleaseMemory(facts.attempt)]
+
+
 def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Effects:
     """What is to be done with the memory of an attempt that has ended; nothing if there is none.
 

@@ -2,6 +2,7 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_stop
+from supervisor.core.actions.memory_copies import release_memory
 from supervisor.core.actions.transitions import enter_running, kill, request_flush, schedule_flush_retry, terminate
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.events import (
@@ -127,7 +128,7 @@ def run_taken_over(facts: ProgramFacts, event: RunTakenOver, now: float) -> Effe
 def checkpoint_outdated(facts: ProgramFacts, event: CheckpointOutdated, now: float) -> Effects:
     """Kills the worker without a flush, and begins again at once from the newer one; counts against no budget."""
     facts.current.decided_end = (Cause.LOST, event.text)
-    return kill(facts, event, now)
+    return [*release_memory(facts), *kill(facts, event, now)]
 
 
 @leads_to(State.STOPPING, State.KILLING)

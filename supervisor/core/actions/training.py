@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import persist_hang_history, record_failed_step
+from supervisor.core.actions.memory_copies import release_memory
 from supervisor.core.actions.transitions import (
     abort,
     enter_running,
@@ -18,7 +19,7 @@ from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program import account
-from supervisor.core.program.effects import LookAtStorage, ReleaseMemory
+from supervisor.core.program.effects import LookAtStorage
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointMirrored,
@@ -137,9 +138,7 @@ def storage_seen_in_training(facts: ProgramFacts, event: StorageSeen, now: float
     holds = "no checkpoint" if event.highest_step is None else f"step {event.highest_step}"
     text = f"{text} {event.mount}, which was mounted meanwhile and has {holds}; going on from what is there"
     facts.current.decided_end = (Cause.STORAGE, text)
-    release: Effects = [ReleaseMemory(facts.attempt)] if facts.current.in_memory else []
-    facts.current.in_memory = False  # a state of another past than what is mounted now
-    return [*release, *kill(facts, event, now)]
+    return [*release_memory(facts), *kill(facts, event, now)]
 
 
 def _is_mounted_over(before: str | None, now: str | None) -> bool:

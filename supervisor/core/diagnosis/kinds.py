@@ -91,9 +91,9 @@ MEANINGS: Mapping[DeathKind, Meaning] = {
     DeathKind.MISSING_FILE: Meaning("", AUTHOR, "check the path, and that its disk is mounted"),
     DeathKind.PERMISSION: Meaning("", OPERATOR, "give the job's user access to it"),
     DeathKind.DATA: Meaning("its data is damaged", AUTHOR, "make the file again that holds the record"),
-    DeathKind.USAGE: Meaning("", AUTHOR, "correct the arguments of its command"),
+    DeathKind.USAGE: Meaning("", OPERATOR, "correct the arguments of its command"),
     DeathKind.EXIT_TEXT: Meaning("", AUTHOR, "the line is what it said itself"),
-    DeathKind.COMMAND: Meaning("its command can't be run", AUTHOR, "correct the path or the rights of the command"),
+    DeathKind.COMMAND: Meaning("its command can't be run", OPERATOR, "correct the path or the rights of the command"),
     # --- its helpers ---
     DeathKind.DATA_WORKER: Meaning(
         "a DataLoader worker died", AUTHOR, "look above for why; fewer workers need less memory", TRANSIENT),

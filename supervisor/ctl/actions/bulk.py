@@ -26,7 +26,7 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
 }
 """What a refusal is called on a program's line, mostly in Supervisor's words, and its exit status."""
 
-_WITH_DETAIL = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"}
+_WITH_DETAIL = FAULTS.keys() - {"BAD_NAME", "ALREADY_STARTED", "SHUTDOWN_STATE"}
 """Refusals whose message says more than their name."""
 
 

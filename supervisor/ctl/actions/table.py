@@ -288,7 +288,9 @@ TABLE: Mapping[str, Action] = {
             "update": "Read the configuration and apply it; unchanged programs keep running.",
             "update NAME ...": "Read the configuration and apply it to some programs only.",
             "update all": "Apply it to all programs, like update.",
-            "update --discard [NAME ...]": "Apply it to jobs that would lose steps by it, too.",
+            "update --discard [NAME ...]": (
+                "Apply it to jobs that would lose steps by it, too, and to programs that could not be started again."
+            ),
         },
         names=True,
         options=(configuration.DISCARD,),

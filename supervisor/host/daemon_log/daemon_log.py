@@ -1,5 +1,6 @@
 """The daemon's own log: structlog events to a rotating file, the journal or standard error, by a thread of its own."""
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -72,9 +73,7 @@ class DaemonLog:
     ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
-            handlers.append(
-                logging.handlers.RotatingFileHandler(file, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
-            )
+            handlers.append(_LogHandler(file, maxBytes=maxbytes, backupCount=backups, encoding="utf-8"))
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
         lines = _CachedFormatter(_formatter(SupervisorLogFormatter() if supervisor_format else _json_renderer()))
@@ -171,24 +170,57 @@ def _foreground_handler(journal_stream: str, supervisor_format: bool, lines: log
     return plain
 
 
-class _ChangesHandler(logging.handlers.RotatingFileHandler):
-    """Says in the daemon's log when its own file can't be written, once until it can."""
+class _FileHandler(logging.handlers.RotatingFileHandler):
+    """Says when its file can't be written, once until it can."""
 
-    _fails = False
     _error: BaseException | None = None
+    _not_written = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        failed_before, self._fails = self._fails, False
+        failed_before, self._error = self._error, None
         super().emit(record)  # calls handleError on the way
-        if self._fails and not failed_before:
-            error, remedy = str(self._error), "make its disk writable, or set changes_logfile"
-            structlog.get_logger().error(
-                "changes.not_written", path=self.baseFilename, error=error, effect="in this log only", remedy=remedy
-            )
+        if self._error is not None:
+            self._not_written += 1
+            if failed_before is None:
+                self.on_failure(self._error)
+        elif failed_before is not None:
+            not_written, self._not_written = self._not_written, 0
+            self.on_recovery(not_written)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Remembers why the record was not written."""
-        self._fails, self._error = True, sys.exc_info()[1]
+        self._error = sys.exc_info()[1]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it writes what it could not write before
+            super().close()
+
+    def on_failure(self, error: BaseException) -> None:
+        """Says that a record was not written."""
+
+    def on_recovery(self, not_written: int) -> None:
+        """Says that one was written after so many were not."""
+
+
+class _LogHandler(_FileHandler):
+    def on_failure(self, error: BaseException) -> None:
+        """Says it on standard error, as there is no log."""
+        effect = "what happens meanwhile is not in the log; programs are supervised as ever"
+        with contextlib.suppress(OSError, ValueError):  # as standard error may be on the same disk
+            print(f"cannot write {self.baseFilename}: {error}; {effect}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def on_recovery(self, not_written: int) -> None:
+        """Says it in the log."""
+        structlog.get_logger().warning("log.written_again", path=self.baseFilename, lost_records=not_written)
+
+
+class _ChangesHandler(_FileHandler):
+    def on_failure(self, error: BaseException) -> None:
+        """Says it in the daemon's log."""
+        remedy = "make its disk writable, or set changes_logfile"
+        structlog.get_logger().error(
+            "changes.not_written", path=self.baseFilename, error=str(error), effect="in this log only", remedy=remedy
+        )
 
 
 def _changes_handler(file: ChangesFile) -> logging.Handler:

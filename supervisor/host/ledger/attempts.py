@@ -44,6 +44,7 @@ class LastEnd:
     ended_at: float | None
     to_step: int | None
     exit_code: int | None
+    signal: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +192,11 @@ class AttemptTable:
     def last_ends(self) -> dict[str, LastEnd]:
         """How each program's last attempt ended."""
         rows = self._select(  # SQLite takes the other columns from the row with the maximum
-            "SELECT program, cause, ended_at, to_step, exit_code, max(attempt) FROM attempts GROUP BY program"
+            "SELECT program, cause, ended_at, to_step, exit_code, signal, max(attempt) FROM attempts GROUP BY program"
         )
         return {
-            row["program"]: LastEnd(row["cause"], row["ended_at"], row["to_step"], row["exit_code"]) for row in rows
+            row["program"]: LastEnd(row["cause"], row["ended_at"], row["to_step"], row["exit_code"], row["signal"])
+            for row in rows
         }
 
     def unfinished_attempts(self) -> list[OpenAttempt]:

@@ -2,7 +2,8 @@
 
 A descriptor outlives execve(2) if it is inheritable. A file in runtime_dir says which ones are what. It counts only for
 the process that wrote it, and only if the descriptor leads to the file that it names. So it may be missing, or left
-behind by a daemon that was killed: then there is nothing to take over.
+behind by a daemon that was killed: then there is nothing to take over. Its name has the state folder's identity: a
+daemon with another one may have come to runtime_dir meanwhile.
 """
 
 import os
@@ -21,8 +22,8 @@ from supervisor.protocol.wire.limits import Items
 
 NAME = "memory.json"
 FORMAT = 1
-MAX_BYTES = 1 << 20
 MAX_MEMORIES = 10_000
+MAX_BYTES = MAX_MEMORIES * 8192  # of one: a folder's path of at most 4096 bytes, and names
 
 log = structlog.get_logger()
 
@@ -64,7 +65,7 @@ class _MemoryList:
     format: int = FORMAT
 
 
-def hand_over(runtime_dir: Path, left: Iterable[LeftMemory]) -> None:
+def hand_over(runtime_dir: Path, state_dir: Path, left: Iterable[LeftMemory]) -> None:
     """Leaves it to the daemon that is executed in this process next. Never raises: what can't be left is said."""
     entries = []
     for memory in left:
@@ -76,7 +77,7 @@ def hand_over(runtime_dir: Path, left: Iterable[LeftMemory]) -> None:
     if not entries:
         return
     try:
-        (runtime_dir / NAME).write_text(encode_record(_MemoryList(os.getpid(), tuple(entries))))
+        _file(runtime_dir, state_dir).write_text(encode_record(_MemoryList(os.getpid(), tuple(entries))))
         for entry in entries:
             os.set_inheritable(entry.descriptor, True)
     except OSError as error:
@@ -86,9 +87,9 @@ def hand_over(runtime_dir: Path, left: Iterable[LeftMemory]) -> None:
         )
 
 
-def take_over(runtime_dir: Path) -> dict[str, LeftMemory]:
+def take_over(runtime_dir: Path, state_dir: Path) -> dict[str, LeftMemory]:
     """By program, what the daemon before has left in this process. Call it once, before anything is started."""
-    path = runtime_dir / NAME
+    path = _file(runtime_dir, state_dir)
     try:
         content = durable.read_file(path, MAX_BYTES)
         path.unlink()
@@ -103,6 +104,14 @@ def take_over(runtime_dir: Path) -> dict[str, LeftMemory]:
         return {}
     entries = stored.memories if stored.pid == os.getpid() else ()
     return {entry.program: _left(entry) for entry in entries if _is_there(entry)}
+
+
+def _file(runtime_dir: Path, state_dir: Path) -> Path:
+    try:
+        status = state_dir.stat()
+    except OSError:
+        return runtime_dir / NAME
+    return runtime_dir / f"{status.st_dev:x}-{status.st_ino:x}.{NAME}"
 
 
 def _is_there(entry: _MemoryEntry) -> bool:

@@ -76,13 +76,13 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _raise_spawn_error(request, command, error)
     try:
+        start_time = read_start_time(child.pid) or 0  # a child that is not reaped always has one
         pidfd = os.pidfd_open(child.pid)
     except OSError as error:
         child.kill()
         child.wait()
         _raise_spawn_error(request, command, error)
     child.returncode = 0  # keeps Popen from reaping it; that is done through the pidfd
-    start_time = read_start_time(child.pid) or 0  # a child that is not reaped always has one
     return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit)
 
 
@@ -96,7 +96,11 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
         pidfd = os.pidfd_open(pid)
     except OSError:
         return None
-    if read_start_time(pid) != start_time:
+    try:
+        is_it = read_start_time(pid) == start_time
+    except OSError:  # too many open files
+        is_it = False
+    if not is_it:
         os.close(pidfd)
         return None
     return Process(pid, start_time, pidfd, group_ends_with_it, on_exit)
@@ -217,13 +221,20 @@ class Process:
         if self.exit is not None:
             return False
         try:
-            if group and read_start_time(self.pid) == self.start_time:
+            if group and self._has_its_number():
                 os.killpg(self.pid, signal)  # safe: its number is not used again before the leader is reaped
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
         except (ProcessLookupError, PermissionError):  # gone, or running as another user
             return False
         return True
+
+    def _has_its_number(self) -> bool:
+        """Whether its pid is still its own; False also if too many files are open to look."""
+        try:
+            return read_start_time(self.pid) == self.start_time
+        except OSError:
+            return False
 
     def kill_tree(self) -> None:
         """Sends SIGKILL to the process and all its descendants, also those that left its process group or session.
@@ -249,10 +260,14 @@ class Process:
         tree.kill_all(victims)
 
     def note_descendants(self) -> None:
-        """Notes who descends from it, so that they can be ended with it: after its end nobody could tell."""
-        if not self.has_ended:
-            before = frozenset(descendant for descendant in self._descendants if descendant.is_running())
-            self._descendants = before | tree.descendants(self.pid, self.start_time)
+        """Notes who descends from it, so that they can be ended with it: after its end nobody could tell.
+
+        Never raises, as it is to be asked to save next: with too many open files, those noted before stay.
+        """
+        with contextlib.suppress(OSError, psutil.Error):
+            if not self.has_ended:
+                before = frozenset(descendant for descendant in self._descendants if descendant.is_running())
+                self._descendants = before | tree.descendants(self.pid, self.start_time)
 
     def kill_session(self) -> int:
         """After its end, sends SIGKILL to the rest of its session and group and to the descendants that were noted.
@@ -274,10 +289,22 @@ class Process:
             self._stop_watching()
 
     def _on_pidfd_readable(self) -> None:
-        if self._group_ends_with_it:
-            self._kill_group()
         self._loop.remove_reader(self._pidfd)  # it stays readable
-        self._read_exit(self._loop.time() + REAPED_WITHIN_S)
+        self._take_end(self._loop.time() + REAPED_WITHIN_S)
+
+    def _take_end(self, until: float) -> None:
+        """Ends the rest of its group, then asks how it ended; later, as long as this daemon has too many open files to
+        look into /proc.
+        """
+        if self._pidfd < 0:
+            return
+        try:
+            if self._group_ends_with_it:
+                self._kill_group()
+        except OSError:
+            self._loop.call_later(EXIT_POLL_S, self._take_end, until)
+        else:
+            self._read_exit(until)
 
     def _kill_group(self) -> None:
         """Sends SIGKILL to its group, unless init has reaped it and its number is now used by another process."""
@@ -289,12 +316,16 @@ class Process:
         """Asks how it ended, and again later until whoever has to reap it has done so."""
         if self._pidfd < 0:
             return
-        exit_ = process_status.exit_of(self._pidfd, self.pid, self.start_time)
-        if exit_ is None and self._loop.time() < until:
+        try:
+            exit_ = process_status.exit_of(self._pidfd, self.pid, self.start_time)
+            is_over = exit_ is not None or self._loop.time() >= until
+            if is_over and exit_ is None:  # a tracer such as gdb still holds it, a zombie even for its parent
+                exit_ = process_status.exit_of_zombie(self.pid, self.start_time)
+        except OSError:  # as in _take_end
+            is_over = False
+        if not is_over:
             self._loop.call_later(EXIT_POLL_S, self._read_exit, until)
             return
-        if exit_ is None:  # a tracer such as gdb still holds it; until then it is a zombie, even for its parent
-            exit_ = process_status.exit_of_zombie(self.pid, self.start_time)
         self._stop_watching()
         self.exit = exit_ or Exit(None, None)
         self._on_exit(self.exit)

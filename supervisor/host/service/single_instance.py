@@ -1,4 +1,6 @@
-"""Makes sure that one daemon uses a state folder, and that PyPI's Supervisor is not in the same environment."""
+"""Makes sure that one daemon uses a state folder and a runtime_dir, and that PyPI's Supervisor is not in the same
+environment.
+"""
 
 import contextlib
 import fcntl
@@ -10,13 +12,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
+from supervisor.protocol import durable
 from supervisor.protocol.installation import install_stepkeeper
 
 LOCK = "lock"
+OWNER = ".used-by"  # in runtime_dir: which folder that is, and the state folder of its daemon
+MAX_OWNER_BYTES = 8192
 
 
 class AlreadyRunning(Exception):
-    """Another daemon uses the state folder; the text says which and what to do."""
+    """Another daemon uses the state folder, or runtime_dir; the text says which and what to do."""
 
 
 class SharedEnvironment(Exception):
@@ -84,6 +89,56 @@ class StateFolder:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
+def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
+    """Notes in the folder of the control pipes whose it is: attempts of two daemons have the same numbers there, and
+    each would take the other's for left over.
+
+    Call it with the state folder locked. Raises AlreadyRunning if another live daemon has it. Where the folder can't be
+    made, or written, whatever needs it says so.
+    """
+    with contextlib.suppress(OSError):
+        if not runtime_dir.exists():
+            runtime_dir.mkdir(parents=True)
+            runtime_dir.chmod(0o711)  # despite the umask: the users of jobs have to reach their pipes
+        status, path, own = runtime_dir.stat(), runtime_dir / OWNER, state_dir.resolve()
+        identity = f"{status.st_dev:x}-{status.st_ino:x}"
+        other = _owner_of(path, identity)
+        if other is not None and other != own and _is_locked(other / LOCK):
+            raise AlreadyRunning(
+                f"cannot start: another supervisord, with the state folder {other}, uses runtime_dir {runtime_dir}; "
+                "give this one a runtime_dir of its own, or delete that line"
+            )
+        descriptor = open_guarded(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, os.fsencode(f"{identity} {own}"))
+        finally:
+            os.close(descriptor)
+
+
+def _owner_of(path: Path, identity: str) -> Path | None:
+    """The state folder that is noted in the folder with this identity; a note that came with a copy has another one."""
+    try:
+        noted, _, owner = os.fsdecode(durable.read_file(path, MAX_OWNER_BYTES)).partition(" ")
+    except OSError:
+        return None
+    return Path(owner) if noted == identity and owner else None
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextlib.contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
     """Writes our pid to `path`, and removes the file at the end. Raises OSError.
@@ -103,5 +158,6 @@ def pid_file(path: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError, PermissionError), guarded_folder(path.parent) as folder:
+        # a file that stays is no failure: a full file table or a lost disk must not change the exit status
+        with contextlib.suppress(OSError), guarded_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)

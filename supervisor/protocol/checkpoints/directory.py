@@ -250,16 +250,23 @@ def _make_numbered(folder: int) -> str:
     raise FileExistsError(f"{layout.ABANDONED} holds {MAX_ABANDONED - 1} folders")
 
 
-def highest_attempt(directory: Path) -> int:
-    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did.
+def is_fetched(checkpoint: Path) -> bool:
+    """Whether a checkpoint came from a mirror; its attempt is another host's then, perhaps of the same number."""
+    return (checkpoint / layout.FETCHED).exists()
+
+
+def highest_attempt(directory: Path, counts: Callable[[Path], bool] = lambda path: True) -> int:
+    """The highest attempt in the name of a checkpoint that `counts`, committed, interrupted or set aside; 0 if none is.
 
     Numbers above MAX_TRACED_ATTEMPT do not count.
 
     Raises OSError if the directory exists and can't be read.
     """
-    names: list[str] = []
+    highest = 0
     for folder in (directory, directory / layout.QUARANTINE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            names += os.listdir(folder)  # noqa: PTH208 - names, not paths
-    attempts = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
-    return max((attempt for attempt in attempts if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)
+            for text in os.listdir(folder):  # noqa: PTH208 - names, not paths
+                name = layout.checkpoint_name_in(text)
+                if name is not None and highest < name.attempt <= layout.MAX_TRACED_ATTEMPT and counts(folder / text):
+                    highest = name.attempt
+    return highest

@@ -1,6 +1,7 @@
 """What a process of a program starts with, as an attempt or as its standby: environment, output and control pipes."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -193,6 +194,14 @@ def open_control_pipes(
     except OSError as error:
         raise SpawnError(
             f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: {error.strerror}; "
-            f"make runtime_dir writable, or point it elsewhere",
+            f"{_pipes_remedy(error, folder.parent.parent)}",
             permanent=False,
         ) from error
+
+
+def _pipes_remedy(error: OSError, runtime_dir: Path) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the daemon's limit of open files (ulimit -n)"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # its folders belong to the users of jobs
+        return f"free space there: du -s {runtime_dir}/* says which job has taken it"
+    return "make runtime_dir writable, or point it elsewhere"

@@ -123,7 +123,7 @@ class Programs:
             used[name].seen = max(used[name].seen, marks.attempt_of(value))
         own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
-        for name, memory in handed_over.take_over(self._services.runtime_dir).items():
+        for name, memory in handed_over.take_over(own.runtime_dir, own.state_dir).items():
             owner = self.runners.get(name)
             if owner is not None and owner.memory is not None and owner.memory.is_for(memory):
                 owner.memory.take_over(memory)
@@ -135,8 +135,11 @@ class Programs:
         await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, its, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
-            if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
+            end = ends.get(name)
+            if end is not None and end.cause == Cause.DONE:
                 runner.recall_completion(end)
+            elif end is not None and end.ended_at is not None and not runner.wanted:
+                runner.records.recall_end(end)
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
@@ -178,7 +181,7 @@ class Programs:
         await asyncio.gather(*(until_memory_is_written(runner, WRITTEN_WITHIN_S) for runner in runners))
         self._close()
         memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]
-        handed_over.hand_over(self._services.runtime_dir, filter(None, memories))
+        handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories))
         for runner in self.runners.values():
             runner.hand_over()
 

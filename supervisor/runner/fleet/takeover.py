@@ -60,7 +60,7 @@ def used_attempts(services: Services) -> defaultdict[str, UsedAttempts]:
 def remove_ended_folders(runtime_dir: Path, programs: Collection[str], unfinished: Iterable[OpenAttempt]) -> None:
     """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins.
 
-    `programs`: those of this daemon; another one may have the same folder.
+    `programs`: those of this daemon; another one may have had the same folder.
     """
     open_attempts = {(attempt.program, attempt.attempt) for attempt in unfinished}
     for name, attempts in layout.attempts_with_folders(runtime_dir).items():

@@ -1,5 +1,5 @@
-"""Whether applying a new configuration would lose steps of a job, or end it for good. Jobs that train save before, and
-train on.
+"""Whether applying a new configuration would lose steps of a job, or end a program for good. Jobs that train save
+before, and train on.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import find_start_obstacle
+from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 
@@ -25,22 +26,22 @@ async def find_losses(
     *,
     by_next_daemon: bool = False,
 ) -> dict[str, str]:
-    """By job, why applying `configured` to these programs would lose steps, or end training for good, and what follows.
+    """By program, why applying `configured` to it would lose steps, or end it for good, and what follows.
 
     `by_next_daemon`: it is applied nevertheless, after a reload.
     """
-    jobs = list(runners)
+    programs = list(runners)
     losses = await asyncio.gather(
-        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in jobs)
+        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in programs)
     )
-    return {runner.name: loss for runner, loss in zip(jobs, losses, strict=True) if loss is not None}
+    return {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
 
 
 async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Services, by_next_daemon: bool) -> str | None:
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
-    if new is not None and runner.config.job is not None and runner.state in ALIVE:
+    if new is not None and runner.state in ALIVE:
         obstacle = await _find_obstacle(new, services)
         if obstacle is not None:
             return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
@@ -48,6 +49,8 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
             return missing
+    if not keeps_memory(runner.config, new) and (left := await _left_in_memory(runner)) is not None:
+        return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
         return None
     if new is None and by_next_daemon:
@@ -56,8 +59,26 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
     return f"{why}; {follows} and goes on from step {begins}"
 
 
+def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
+    """Whether what a worker of a job left in memory is of use to the job with its new section."""
+    if before.job is None or after is None or after.job is None:
+        return False
+    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
+
+
+async def _left_in_memory(runner: Runner) -> str | None:
+    """What a dead worker left in memory and no disk takes, also if it is tried once more; None if there is nothing."""
+    memory, job = runner.memory, runner.config.job
+    if memory is None or job is None or memory.unwritten is None:
+        return None
+    memory.try_again()
+    await until_memory_is_written(runner, LOOK_TIMEOUT_S)
+    attempt = memory.unwritten
+    return None if attempt is None else f"no disk has taken the steps that attempt {attempt} left in memory"
+
+
 async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:
-    """Why a job that is stopped for its new section could not be started again; None if nothing is seen."""
+    """Why a program that is stopped for its new section could not be started again; None if nothing is seen."""
     try:
         return await asyncio.wait_for(find_start_obstacle(program, services), LOOK_TIMEOUT_S)
     except TimeoutError:

@@ -16,7 +16,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
-from supervisor.runner.fleet.update_losses import find_losses
+from supervisor.runner.fleet.update_losses import find_losses, keeps_memory
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -142,7 +142,8 @@ class Updating:
 
         `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
         the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
-        would lose steps, or that trains and could not be started again, is left as it is (refused), unless `discard`.
+        would lose steps, or a program that runs and could not be started again, is left as it is (refused), unless
+        `discard`.
         """
         async with self._lock:
             configured, changes = self._configured, self.changes()
@@ -171,7 +172,7 @@ class Updating:
             return [action for name in chosen for action in actions[name]]
 
     async def find_losses(self, names: Iterable[str], *, by_next_daemon: bool = False) -> dict[str, str]:
-        """By job, why the configuration last read would lose steps, or end training for good, and what follows.
+        """By program, why the configuration last read would lose steps, or end it for good, and what follows.
 
         `by_next_daemon`: it is applied nevertheless, after a reload.
         """
@@ -208,7 +209,7 @@ class Updating:
         stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old, leaves_memory=_goes_on(old.config, config))
+            stopped = await _retire_for_update(old, leaves_memory=keeps_memory(old.config, config))
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -244,13 +245,6 @@ class Updating:
         for group in sorted(before - self._groups()):
             self._services.listeners.unsubscribe(group)
             self._services.listeners.publish([event_types.group_removed(group)])
-
-
-def _goes_on(before: ProgramConfig, after: ProgramConfig | None) -> bool:
-    """Whether what a worker of a job left in memory is of use to the job with its new section."""
-    if before.job is None or after is None or after.job is None:
-        return False
-    return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
 
 
 async def _retire_for_update(runner: Runner, *, leaves_memory: bool) -> UpdateAction:

@@ -133,6 +133,12 @@ class MemoryHolder:
         """Whether what a dead worker had in memory is being written."""
         return not self._is_settled.is_set()
 
+    @property
+    def unwritten(self) -> int | None:
+        """The attempt of a dead worker whose memory is not on the disk yet; None if there is nothing."""
+        waiting = self._waiting
+        return None if waiting is None or waiting.is_written else waiting.effect.attempt
+
     async def settle(self) -> None:
         """Returns when what was begun is done; call it before a checkpoint is selected.
 

@@ -96,23 +96,26 @@ class PersistedStateStore(ProgramObserver):
             await self._restore_account(last_attempt)
             await self._restore_series()
             goes_on = await self._restore_facts()
-            listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
-            highest = self._last_reported_attempt()
+            listing = self._services.checkpoints.attempts_in(job.checkpoint_dir, self._config.user)
+            highest, highest_here = self._last_reported_attempts()
             with contextlib.suppress(TimeoutError, OSError):
-                highest = max(highest, await asyncio.wait_for(listing, SLOW_DISK_S))
-            if self._job.skip_saved_attempts(highest):
+                listed = await asyncio.wait_for(listing, SLOW_DISK_S)
+                highest, highest_here = max(highest, listed.highest), max(highest_here, listed.highest_here)
+            if self._job.skip_saved_attempts(highest, highest_here):
                 effect = "where an operator, or a divergence, had the next start begin is forgotten"
-                log.warning("decision.outdated", program=self._config.name, newest_attempt=highest, effect=effect)
+                log.warning("decision.outdated", program=self._config.name, newest_attempt=highest_here, effect=effect)
             if self._mirror is not None and self._job.facts.attempt == 0:  # a new host: no other start waits for that
                 with contextlib.suppress(MirrorError):  # before it begins it is asked again
                     self._job.skip_attempts(await self._mirror.look())
         return goes_on
 
-    def _last_reported_attempt(self) -> int:
-        """The attempt of the newest checkpoint that was reported: known without the ledger, and without the disk."""
+    def _last_reported_attempts(self) -> tuple[int, int]:
+        """The attempt of the newest checkpoint that was reported, and that which had it here, as another host may have
+        committed it: known without the ledger, and without the disk."""
         newest = self._job.facts.account.newest
-        attempt = 0 if newest is None or newest.attempt is None else newest.attempt
-        return attempt if attempt <= MAX_TRACED_ATTEMPT else 0
+        reported = (0, 0) if newest is None else (newest.attempt or 0, newest.since or 0)
+        attempt, since = (number if number <= MAX_TRACED_ATTEMPT else 0 for number in reported)
+        return attempt, since
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))

@@ -126,6 +126,7 @@ class Runner(ProgramView):
         self.takeover.was_done = True
         self._job.recall_completion()
         self.records.recall_end(end)
+        self.records.training.step = end.to_step
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""

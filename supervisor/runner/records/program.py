@@ -66,8 +66,8 @@ class ProgramRecords(ProgramObserver):
 
     def recall_end(self, end: LastEnd) -> None:
         """How the last attempt ended, which an earlier daemon saw."""
-        self.training.step, self.process.ended_wall_at = end.to_step, end.ended_at
-        self.process.last_exit = Exit(end.exit_code, None)
+        self.process.ended_wall_at = end.ended_at
+        self.process.last_exit = Exit(end.exit_code, end.signal)
 
     def save(self) -> None:
         """Stores in the ledger what is stored now and then: this daemon leaves."""

@@ -49,11 +49,13 @@ STOPPED = left(WorkerExit.STOPPED)
 UNKNOWN = left()
 HANG = (Cause.HANG, "no step for 9 s")
 UNFIT = {"checkpoint": OWN, "restore_begun": True}
+DIVERGING = {"decided_end": (Cause.STOPPED, "stopped"), "failed_step": 12}
 AWAY = {"failed_errno": 5}  # EIO
 
 CASES = [
     Case("training_is_complete", left(0), current={"done_reported": True}),
     Case("training_is_complete", UNKNOWN, current={"done_reported": True}),
+    Case("it_diverged_while_it_was_to_stop", left(WorkerExit.DIVERGED), current=DIVERGING),
     Case("the_core_decided_it", left(signal=6), current={"decided_end": HANG}),
     Case("an_earlier_daemon_stopped_it_for_the_host", STOPPED, JOB, State.ADOPTING, known={"notice": GOING}),
     Case("an_earlier_daemon_stopped_it", STOPPED, JOB, State.ADOPTING),
@@ -88,6 +90,7 @@ CASES = [
     # each of these claims holds with the next one that is named
     Case("training_is_complete", left(0), current={"done_reported": True, "decided_end": HANG}),
     Case("the_core_decided_it", STOPPED, JOB, State.ADOPTING, {"decided_end": HANG}),
+    Case("the_core_decided_it", left(WorkerExit.DIVERGED), current={"decided_end": HANG, "failed_step": 12}),
     Case("the_core_decided_it", left(WorkerExit.LOCKED), PLAIN, current={"decided_end": HANG}),
     Case("an_earlier_daemon_stopped_it", STOPPED, JOB, State.ADOPTING, known={"notice": GOING, "wanted": False}),
     Case("it_was_stopped_from_outside_for_the_host", STOPPED, GANG, known={"notice": GOING}),

@@ -12,6 +12,7 @@ from supervisor.core.program.events import (
     AttemptFound,
     BeginAtRequested,
     CheckpointCommitted,
+    CheckpointOutdated,
     CheckpointSelected,
     CopiesHeld,
     DoneReported,
@@ -132,8 +133,18 @@ def test_a_state_that_is_known_to_be_wrong_is_let_go_whatever_else_ended_the_att
 
     effects = die(job, 13.0, code=int(code))
 
-    assert effects[0].cause is Cause.STOPPED  # type: ignore[attr-defined]
+    is_seen = code is WorkerExit.DIVERGED
+    assert effects[0].cause is (Cause.DIVERGENCE if is_seen else Cause.STOPPED)  # type: ignore[attr-defined]
     assert ReleaseMemory(1) in effects
+
+
+def test_where_another_hosts_checkpoints_count_memory_is_let_go() -> None:
+    job = holding()
+
+    effects = job.handle(CheckpointOutdated("another host has uploaded step 900"), 12.0)
+
+    assert ReleaseMemory(1) in effects
+    assert not [effect for effect in die(job, 13.0) if isinstance(effect, SalvageMemory)]
 
 
 def test_where_an_operator_has_chosen_the_step_memory_is_let_go() -> None:

@@ -21,6 +21,7 @@ from supervisor.core.program.events import (
     SpawnSucceeded,
     StartRequested,
     StepsDone,
+    StopRequested,
     TrainingRestored,
     WorkerExited,
 )
@@ -178,6 +179,27 @@ def test_going_back_begins_before_the_two_steps_that_may_have_done_it():
     effects = diverge(job, 12, 2.0)
 
     assert effects[1:] == [Spawn(2), SelectCheckpoint(2, restore_below_step=11, diverged_attempt=1)]
+
+
+def test_a_divergence_that_shows_as_an_operator_stops_the_job_is_not_trained_a_second_time():
+    job = running()
+    job.handle(StopRequested(), 2.0)
+
+    record, *_ = diverge(job, 12, 2.1)
+
+    assert isinstance(record, RecordEnd) and record.cause == "divergence"
+    assert (job.state, job.facts.reason) == (State.STOPPED, record.text)
+    assert SelectCheckpoint(2, restore_below_step=11, diverged_attempt=1) in job.handle(StartRequested(), 3.0)
+
+
+def test_a_divergence_does_not_change_where_an_operator_has_the_job_begin():
+    job = running()
+    job.handle(StopRequested(), 2.0)
+    job.handle(BeginAtRequested(20), 2.0)
+
+    diverge(job, 12, 2.1)
+
+    assert job.facts.restore_below_step is None
 
 
 def test_diverging_again_goes_back_further_than_the_time_before():

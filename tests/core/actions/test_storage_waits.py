@@ -252,7 +252,7 @@ def test_decisions_of_a_ledger_that_is_older_than_the_checkpoints_are_forgotten(
     later = taken_over(told_to_begin_at(0), 3)
     later.facts.restore_below_step = 50
 
-    assert later.skip_saved_attempts(9)
+    assert later.skip_saved_attempts(9, 9)
 
     *_, selection = later.handle(StartRequested(resumes=True), 1.0)
     assert isinstance(selection, SelectCheckpoint)
@@ -262,8 +262,19 @@ def test_decisions_of_a_ledger_that_is_older_than_the_checkpoints_are_forgotten(
 def test_decisions_stay_where_no_later_attempt_has_saved() -> None:
     later = taken_over(told_to_begin_at(0), 3)
 
-    assert not later.skip_saved_attempts(3)
+    assert not later.skip_saved_attempts(3, 3)
     assert later.facts.begin_at == 0
+
+
+def test_decisions_stay_where_only_another_hosts_checkpoints_are_of_later_attempts() -> None:
+    """The daemon was killed after it had fetched the step that an operator chose."""
+    later = taken_over(told_to_begin_at(90), 3)
+
+    assert not later.skip_saved_attempts(9, 3)
+
+    *_, selection = later.handle(StartRequested(resumes=True), 1.0)
+    assert isinstance(selection, SelectCheckpoint)
+    assert (selection.attempt, selection.begin_at) == (10, 90)
 
 
 BASE = "/data/base/step-0000009000.a1"

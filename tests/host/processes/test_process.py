@@ -1,14 +1,16 @@
 """Processes start as they should, their end is noticed at once, and a kill leaves nothing of them."""
 
 import asyncio
+import contextlib
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -66,6 +68,43 @@ async def test_the_exit_is_told_once(start: Start) -> None:
     await second.exit()
 
     assert (first.exits, second.exits) == ([Exit(0, None)], [Exit(1, None)])
+
+
+@contextlib.contextmanager
+def too_many_open_files() -> Iterator[None]:
+    """This process can open no further one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(next_one := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_one, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.integration
+async def test_a_stop_signal_needs_no_descriptor(start: Start) -> None:
+    spawned = start("sleep", "100")
+
+    with too_many_open_files():
+        spawned.process.note_descendants()
+        assert spawned.process.send_signal(signal.SIGTERM, group=True)
+
+    assert await spawned.exit() == Exit(None, signal.SIGTERM)
+
+
+@pytest.mark.integration
+async def test_an_end_waits_until_there_is_a_descriptor_to_look_at_it(start: Start) -> None:
+    """The daemon has too many open files, as while many clients are connected."""
+    spawned, loop, failures = start("sleep", "100", group_ends_with_it=True), asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    spawned.process.send_signal(signal.SIGKILL, group=False)
+    with too_many_open_files():
+        await asyncio.sleep(0.1)
+        assert spawned.exits == []
+
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+    assert failures == []
 
 
 @pytest.mark.integration

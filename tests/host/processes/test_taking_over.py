@@ -139,6 +139,18 @@ async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: 
     child.returncode = -signal.SIGTERM
 
 
+@pytest.mark.integration
+async def test_a_process_that_somebody_has_stopped_is_not_waited_for_as_it_hears_no_signal(fifo: Path) -> None:
+    child = waiting(fifo, leads=True)
+    child.send_signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+
+    how = await leftovers.end_leftovers([psutil.Process(child.pid)], 5.0, signal.SIGTERM)
+
+    assert "flushed and exited when asked" in how
+    child.returncode = -signal.SIGTERM
+
+
 # --- pipes that are there already -------------------------------------------------------------------------------------
 
 

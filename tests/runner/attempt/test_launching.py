@@ -1,11 +1,13 @@
 """What is told of a program's configuration to its process."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.standby.facts import StandbyKind
+from supervisor.runner.attempt import starting
 from supervisor.runner.attempt.launching import PRELOAD, config_digest, policy_of, preload_command, standby_kind_of
 
 
@@ -100,3 +102,17 @@ def test_a_job_that_other_hosts_train_too_is_known_as_that(program, keys: str, h
 
     assert policy.has_ranks_elsewhere is has_ranks_elsewhere
     assert policy.hang_evidence == 60.0
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space there: du -s /run/stepkeeper/* says which job has taken it"),
+        (errno.EDQUOT, "free space there: du -s /run/stepkeeper/* says which job has taken it"),
+        (errno.EMFILE, "raise the daemon's limit of open files (ulimit -n)"),
+        (errno.EROFS, "make runtime_dir writable, or point it elsewhere"),
+    ],
+)
+def test_pipes_that_cant_be_made_say_what_is_missing(number: int, remedy: str) -> None:
+    """A job's user can fill runtime_dir, which others need too: the folders of attempts are theirs."""
+    assert starting._pipes_remedy(OSError(number, "", ""), Path("/run/stepkeeper")) == remedy

@@ -153,6 +153,22 @@ async def test_an_end_that_no_daemon_saw_has_a_time(tmp_path: Path, services: Se
     await wait_until_async(lambda: not folder.exists(), "the ledger has it: nobody needs the words")
 
 
+async def test_a_program_that_was_stopped_before_the_daemon_began_says_since_when(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[program:web]\ncommand=/bin/true\n")
+    services.state_dir.mkdir()
+    services.ledger.wanted.record_wanted("web", False)
+    services.ledger.attempts.attempt_started("web", 3, 0, 0, 1.0)
+    services.ledger.attempts.attempt_ended("web", 3, "stopped", "stopped", 0, None, None, 12.0, 1.0, None)
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, services)
+
+    await programs.start_all()
+
+    runner = programs.runners["web"]
+    assert (runner.state, runner.records.process.ended_wall_at) == (State.STOPPED, 12.0)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("is_fetched", [True, False])
 async def test_what_another_hosts_attempt_of_the_same_number_has_saved_is_not_its_own(
@@ -190,7 +206,8 @@ async def test_what_was_left_in_memory_goes_on_after_a_reload_unless_checkpoint_
     job = Job(tmp_path / "digits")
     job.copy(10)
     services.runtime_dir.mkdir()
-    handed_over.hand_over(services.runtime_dir, [LeftMemory("digits", None, str(job.folder), 3, None, None, job.held)])
+    left = LeftMemory("digits", None, str(job.folder), 3, None, None, job.held)
+    handed_over.hand_over(services.runtime_dir, services.state_dir, [left])
     path, directory = tmp_path / "test.conf", tmp_path / ("other" if is_moved else "digits")
     directory.mkdir(exist_ok=True)
     path.write_text(
@@ -298,6 +315,73 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
 
     assert [attempt.cause for attempt in services.ledger.attempts.history("first")] == [cause]
     assert services.ledger.wanted.wanted_programs() in ({"first": True}, {}), "it runs again after the boot"
+
+
+@pytest.mark.integration
+async def test_an_update_to_a_command_that_is_not_there_leaves_a_plain_program_running(
+    tmp_path: Path, services: Services
+):
+    path = tmp_path / "test.conf"
+    section = f"[supervisord]\nstate_dir={tmp_path}/state\n[program:web]\nstartsecs=0\ncommand="
+    path.write_text(f"{section}/bin/sleep 600\n")
+    config = load_config(path, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    runner = programs.runners["web"]
+    await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    path.write_text(f"{section}/bin/slepe 600\n")
+    await programs.updating.reread()
+
+    (action,) = await programs.updating.update()
+
+    assert (action.action, runner.state) == ("refused", State.RUNNING)
+    assert "/bin/slepe" in str(action.text)
+    assert "update --discard web applies it" in str(action.text)
+    assert runner.not_applied == action.text
+    actions = await programs.updating.update(discard=True)
+    assert [action.action for action in actions] == ["stopped", "updated"]
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_refused_until_a_disk_takes_it(
+    tmp_path: Path, services: Services, is_back: bool
+):
+    job = Job(tmp_path / "digits")
+    job.copy(10)
+    path = tmp_path / "test.conf"
+    section = (
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
+        f"checkpoint_dir={tmp_path}/digits\nautostart=false\n"
+    )
+    path.write_text(section)
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    memory = programs.runners["digits"].memory
+    assert memory is not None
+    job.folder.rmdir()
+    memory.take_over(LeftMemory("digits", None, str(job.folder), 3, None, None, job.held))
+    await wait_until_async(lambda: not memory.is_writing)
+    path.write_text(section.replace("[program:digits]", "[program:other]"))
+    await programs.updating.reread()
+    if is_back:
+        job.folder.mkdir()
+
+    actions = await programs.updating.update()
+
+    assert [action.action for action in actions] == (
+        ["stopped", "removed", "added"] if is_back else ["refused", "added"]
+    )
+    if is_back:
+        assert job.committed == ["step-0000000010.a3"]
+    else:
+        assert "no disk has taken the steps that attempt 3 left in memory" in str(actions[0].text)
+        assert memory.unwritten == 3
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+    job.file.close()
 
 
 async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_path: Path, services: Services):

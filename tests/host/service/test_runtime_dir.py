@@ -1,0 +1,36 @@
+"""Two daemons with one runtime_dir."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.service.single_instance import AlreadyRunning, StateFolder, claim_runtime_dir
+
+
+def locked(folder: Path) -> StateFolder:
+    state = StateFolder(folder)
+    state.lock()
+    return state
+
+
+def test_a_second_daemon_with_the_same_runtime_dir_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    """It would take the control pipes of the first one's workers for left over, and delete them."""
+    run, first, second = tmp_path / "run", locked(tmp_path / "first"), locked(tmp_path / "second")
+    claim_runtime_dir(run, first.path)
+    claim_runtime_dir(run, first.path)  # after a reload
+
+    with pytest.raises(AlreadyRunning, match=f"with the state folder {first.path}, uses runtime_dir {run}; give"):
+        claim_runtime_dir(run, second.path)
+
+    os.close(first._descriptor)
+    claim_runtime_dir(run, second.path)
+
+
+def test_a_runtime_dir_that_came_with_a_copy_is_nobodys(tmp_path: Path) -> None:
+    first, second = locked(tmp_path / "first"), tmp_path / "second"
+    claim_runtime_dir(first.path / "run", first.path)
+    shutil.copytree(first.path, second)
+
+    claim_runtime_dir(second / "run", second)
