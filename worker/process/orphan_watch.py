@@ -73,8 +73,8 @@ def _wait_for_end(daemon: DaemonIdentity) -> None:
         return
     try:
         if is_alive(daemon):
-            select.select([descriptor], [], [])
-    except OSError:  # it went meanwhile
-        return
+            ended = select.poll()  # select(2) takes no descriptor from 1024 on, and a loop may have opened many
+            ended.register(descriptor, select.POLLIN)
+            ended.poll()
     finally:
         os.close(descriptor)

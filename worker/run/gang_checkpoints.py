@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
+from math import ceil
 from typing import NoReturn
 
 from supervisor.protocol import layout
@@ -143,7 +144,7 @@ class GangCheckpoints(GangDirectory):
         if asked is not None and asked.flushes:
             self._reports.add_flushes(step, asked.flushes)
         wants, stops = asked is not None or last, asked is not None and asked.stop
-        chiefs = [0] * 5
+        chiefs = [0] * (2 + len(astuple(NO_CHECKPOINT)))
         if gang.is_chief:
             if self._in_flight is not None and self._in_flight[1].done():
                 self._wait_for_save()
@@ -174,7 +175,7 @@ class GangCheckpoints(GangDirectory):
         name = layout.parse_name(self._last.name) if self._last is not None else None
         if self._last is None or name is None:
             return NO_CHECKPOINT
-        return NewestCheckpoint(name.step, name.attempt, self._last.size_bytes)
+        return NewestCheckpoint(name.step, name.attempt, self._last.size_bytes, ceil(1000 * self._last.save_s))
 
     def _pop_flushes(self) -> tuple[int, ...]:
         """Those that the chief's next save answers; a member keeps its own until the chief has committed."""

@@ -10,14 +10,15 @@ from worker.process.attempt import Attempt
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
-    """The newest checkpoint of the chief."""
+    """The newest checkpoint of the chief. `save_ms`: how long its save took; 0: it was not saved, but restored."""
 
     step: int
     attempt: int
     size_bytes: int
+    save_ms: int
 
 
-NO_CHECKPOINT = NewestCheckpoint(0, 0, 0)
+NO_CHECKPOINT = NewestCheckpoint(0, 0, 0, 0)
 
 
 class RankReports:
@@ -40,15 +41,22 @@ class RankReports:
         return flushes
 
     def report_commit(self, newest: NewestCheckpoint) -> None:
-        """Reports a commit of the chief to this worker's daemon, with the flushes that it answers."""
-        if self._gang.is_chief or newest.step <= max(self._reported_step, 0):
+        """Reports a commit of the chief to this worker's daemon, with the flushes that it answers.
+
+        The daemon plans the last flush before its host goes with the time that the save took. What all have restored is
+        no commit, and is reported only if a flush waits for it.
+        """
+        if self._gang.is_chief or newest == NO_CHECKPOINT:
             return
         answered = tuple(flush for step, ids in self._waiting if step <= newest.step for flush in ids)
+        is_new = newest.step > self._reported_step and newest.save_ms > 0
+        if not (is_new or answered):
+            return
         self._waiting = [entry for entry in self._waiting if entry[0] > newest.step]
         self._reported_step = newest.step
-        name = str(layout.CheckpointName(newest.step, newest.attempt))
+        name, save_s = str(layout.CheckpointName(newest.step, newest.attempt)), newest.save_ms / 1000
         self._attempt.reporter.send_message(
-            Committed(self._attempt.number, newest.step, name, newest.size_bytes, 0.0, stall_s=0.0, flushes=answered)
+            Committed(self._attempt.number, newest.step, name, newest.size_bytes, save_s, stall_s=0.0, flushes=answered)
         )
 
     def report_stop(self, step: int, newest: NewestCheckpoint, failed: bool) -> None:

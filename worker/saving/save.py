@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.protocol.checkpoints.manifest import Manifest
@@ -62,11 +62,15 @@ class BlockingSaveNotice:
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from."""
+    """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from.
+
+    `save_s`: how long its save took; 0 for one that was restored.
+    """
 
     step: int
     name: str
     size_bytes: int
+    save_s: float = 0.0
 
 
 class CheckpointSave(Generic[T]):
@@ -134,7 +138,7 @@ class CheckpointSave(Generic[T]):
         self._writer.tidy_up(committed.name)
         if self._keep_cached is not None:
             self._keep_cached(last.name, last.size_bytes)
-        return last
+        return replace(last, save_s=self.save_s)
 
     def add_flushes(self, flushes: tuple[int, ...]) -> bool:
         """Has this save answer these flushes too; False if it has reported already."""

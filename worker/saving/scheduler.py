@@ -320,8 +320,13 @@ class SaveScheduler(Generic[F, T]):
 
     def _report_already_saved(self, last: LastCheckpoint, flushes: tuple[int, ...], decided_at: float) -> None:
         if flushes:
-            took_s = time.monotonic() - decided_at
             said = Committed(
-                self._attempt.number, last.step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes
+                self._attempt.number,
+                last.step,
+                last.name,
+                last.size_bytes,
+                last.save_s,
+                stall_s=time.monotonic() - decided_at,
+                flushes=flushes,
             )
             self._attempt.reporter.send_message(said)

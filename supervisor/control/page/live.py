@@ -70,8 +70,7 @@ class LivePages:
     async def _stream(self) -> AsyncGenerator[bytes, None]:
         self._pages += 1
         try:
-            if self._task is None:
-                await self._look_once()
+            if self._task is None:  # no wait before it is set: pages that come back together would each begin one
                 self._task = asyncio.create_task(self._look_on())
             seen = 0
             yield f"retry: {RETRY_MS}\n\n".encode()
@@ -90,6 +89,7 @@ class LivePages:
                 self._task.cancel()
                 self._task = None
                 self._shown.clear()
+                self._daemon, self._daemon_look, self._look = b"{}", 0, 0  # the next page waits for a look of its own
 
     def _event(self, since: int) -> bytes:
         """What changed after the look `since`; all of it for 0."""

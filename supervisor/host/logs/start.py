@@ -51,7 +51,9 @@ def reap_logger(pid: int) -> None:
             return
         ended = os.pidfd_open(pid)
         try:
-            select.select([ended], [], [], EXIT_TIMEOUT_S)
+            waiting = select.poll()  # select(2) takes no descriptor from 1024 on
+            waiting.register(ended, select.POLLIN)
+            waiting.poll(1000 * EXIT_TIMEOUT_S)
         finally:
             os.close(ended)
         os.waitpid(pid, os.WNOHANG)

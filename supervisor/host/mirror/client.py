@@ -16,7 +16,6 @@ from supervisor.host.mirror import messages
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.protocol.wire.codec import ProtocolError, encode_record
-from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
@@ -125,6 +124,8 @@ class MirrorClient:
             return await answer
         except OSError as error:
             raise MirrorError(f"cannot run the mirror process: {error.strerror or error}") from error
+        except ProtocolError as error:
+            raise MirrorError(str(error)) from error
         finally:
             self._waiting.pop(question.id, None)
             if not self._waiting:
@@ -135,7 +136,7 @@ class MirrorClient:
         who = cached_credentials(self._user) if identity is not None and self._user is not None else None
         settings = encode_record(replace(self._settings, identity=identity))
         command = own_command("supervisor.host.mirror.process", settings)
-        process = await start_own_with_streams(command, {}, limit=MAX_LINE_BYTES)
+        process = await start_own_with_streams(command, {}, limit=messages.MAX_LINE_BYTES)
         assert process.stdin is not None
         process.stdin.write(messages.encode_variables({**user_environment(who, self._environment), **self._own}))
         self._process, self._words = process, ""

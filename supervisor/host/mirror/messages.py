@@ -12,6 +12,7 @@ from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.wire.codec import encode_record, parse_object
 from supervisor.protocol.wire.lines import LineCodec
 
+MAX_LINE_BYTES = 2 << 20  # each of 1024 nodes (allocation.MAX_NODES) has a few files, in 200 bytes each
 MAX_NAMES = 500  # of checkpoints in an answer
 MAX_VARIABLES_BYTES = 12 << 20  # execve(2) takes 2 MiB; JSON may need six bytes for one
 
@@ -264,7 +265,7 @@ Answer = (
 ANSWERS = get_args(Answer)
 Message = Question | LimitChange | Answer | UploadProgress
 
-LINES: LineCodec[Message] = LineCodec({kind.__name__: kind for kind in get_args(Message)})
+LINES: LineCodec[Message] = LineCodec({kind.__name__: kind for kind in get_args(Message)}, MAX_LINE_BYTES)
 """Encodes and decodes the messages."""
 
 

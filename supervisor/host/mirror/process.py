@@ -28,7 +28,6 @@ from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
-from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 MAX_TEXT = 1000  # characters of an error, which goes into status and log
 PROGRESS_S = 1.0  # between two words on an upload that is under way
@@ -58,7 +57,7 @@ def _read_all(
     questions: SimpleQueue[messages.Question], watches: SimpleQueue[messages.WatchRequest], limiter: RateLimiter
 ) -> None:
     """Reads standard input until it ends, and then ends the process: the daemon is gone."""
-    while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+    while line := sys.stdin.buffer.readline(messages.MAX_LINE_BYTES):
         try:
             message = messages.LINES.decode(line)
         except ProtocolError as error:

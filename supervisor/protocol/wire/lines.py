@@ -14,21 +14,22 @@ Kind = TypeVar("Kind")
 
 
 class LineCodec(Generic[Kind]):
-    """The messages of one conversation. `types`: each class with its name in the lines."""
+    """The messages of one conversation. `types`: each class with its name in the lines, of at most `max_bytes`."""
 
-    def __init__(self, types: Mapping[str, type[Kind]]) -> None:
+    def __init__(self, types: Mapping[str, type[Kind]], max_bytes: int = MAX_LINE_BYTES) -> None:
         self._types = types
+        self._max_bytes = max_bytes
         self._names = {kind: name for name, kind in types.items()}
 
     def encode(self, message: Kind) -> bytes:
-        """One line, newline included. Raises ProtocolError if it is longer than MAX_LINE_BYTES or holds NaN."""
+        """One line, newline included. Raises ProtocolError if it is longer than a line may be, or holds NaN."""
         name, fields = self._names[type(message)], asdict(message)  # type: ignore[call-overload]
         try:
             line = json.dumps({"type": name, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         except ValueError as error:
             raise ProtocolError(f"cannot encode {name}: {error}") from error
-        if len(line) > MAX_LINE_BYTES:
-            raise ProtocolError(f"cannot send {name}: {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
+        if len(line) > self._max_bytes:
+            raise ProtocolError(f"cannot send {name}: {len(line)} bytes, the limit is {self._max_bytes}")
         return line
 
     def decode(self, line: bytes) -> Kind:

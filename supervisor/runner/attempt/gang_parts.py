@@ -8,9 +8,14 @@ others fetch. Nothing here decides; `runner/mirror` does.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from supervisor.host.mirror.client import MirrorError
 from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.gang import GangMessage, PartCommitted, PartMessage, PartUploaded, Restore, UploadPart
+from supervisor.runner.attempt.background import BackgroundTasks
+
+log = structlog.get_logger()
 
 
 class GangParts:
@@ -23,6 +28,7 @@ class GangParts:
         self._others: Sequence[int] = ()  # nodes that train in this turn, less this one
         self._choices: dict[int, asyncio.Future[Restore]] = {}  # by generation; the present one, and none before
         self._answers: dict[int, asyncio.Future[PartUploaded]] = {}
+        self._serving = BackgroundTasks(log)
         self._last_id = 0
 
     def connect(self, send: Callable[[GangMessage, int | None], None]) -> None:
@@ -113,8 +119,7 @@ class GangParts:
                 if not future.done():
                     future.set_result(message)
             case UploadPart():
-                task = asyncio.get_running_loop().create_task(self._serve(node, message))
-                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._serving.start(self._serve(node, message))
             case PartUploaded():
                 answer = self._answers.get(message.id)
                 if answer is not None and not answer.done():
@@ -123,8 +128,14 @@ class GangParts:
                 self._on_committed(message)
 
     async def _serve(self, node: int, message: UploadPart) -> None:
+        """Answers in any case: the chief's daemon waits for it."""
         if self._upload is None:
             text = "checkpoint_dir_shared is not false in this node's configuration"
-            self._send(PartUploaded(message.id, text, is_gone=True), node)
+            answer = PartUploaded(message.id, text, is_gone=True)
         else:
-            self._send(await self._upload(message), node)
+            try:
+                answer = await self._upload(message)
+            except Exception as error:
+                log.exception("internal.failed", on="the upload of a part")
+                answer = PartUploaded(message.id, f"an internal error, which its log has: {error!r:.200}", is_gone=True)
+        self._send(answer, node)

@@ -24,7 +24,7 @@ from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.messages_in import REPORTED
+from supervisor.runner.program.messages_in import ReportedEvent
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 
@@ -119,7 +119,7 @@ class PersistedStateStore(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))
-        self._is_decided = self._is_decided or not isinstance(event, REPORTED)
+        self._is_decided = self._is_decided or not isinstance(event, ReportedEvent)
         if facts.account.revision != self._recorded.revision:  # before any effect of the decision tells of it
             self._recorded = facts.account
             self._services.ledger.wanted.record_progress(self._config.name, facts.account)

@@ -110,6 +110,8 @@ class MessageRecorder(ProgramObserver):
 
     def _record_commit(self, message: messages.Committed, now: float) -> None:
         directory, name, attempt = self._directory, message.checkpoint, message.attempt
+        if name == self._training.restored and not message.save_s:
+            return  # the answer to a flush at the step that was restored: nothing was saved
         checkpoint = SavedCheckpoint(directory, name, self._user, partial(self._record_size, message))
         since = -math.inf if self._process.started_at is None else self._process.started_at
         self._saves.record_save(

@@ -92,9 +92,11 @@ export async function actOnAll(action, names) {
   const progress = (outcomes) => say(`${action}: ${outcomes.length} of ${names.length}…`, true);
   try {
     let outcomes = [];
+    let losses = []; // of the stops, also where a start follows
     let starting = names;
     if (action !== "start") {
       outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true, restarts: true } : {}, progress);
+      losses = outcomes.filter(({ result }) => result?.is_loss);
       const refused = new Set(outcomes.filter(({ error }) => error && error.code !== "NOT_RUNNING").map(({ name }) => name));
       starting = names.filter((name) => !refused.has(name));
     }
@@ -103,7 +105,6 @@ export async function actOnAll(action, names) {
       outcomes = [...outcomes.filter(({ name }) => !kept.has(name)), ...(await callForAll("start", starting, { wait: false }, progress))];
     }
     const failures = outcomes.filter(({ error }) => error);
-    const losses = outcomes.filter(({ result }) => result?.is_loss);
     const lines = [...failures.map(({ name, error }) => `${name}: ${error.message ?? error.code}`), ...losses.map(({ name, result }) => `${name}: ${result.text}`)];
     say([`${action} ${what}: ${failures.length ? `${names.length - failures.length} done, ${failures.length} not` : "done"}`, ...lines].join("\n"), lines.length > 0);
   } catch (error) {

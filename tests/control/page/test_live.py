@@ -28,6 +28,7 @@ class Fleet:
 
     async def status(self, context: object) -> StatusAnswer:
         self.looks += 1
+        await asyncio.sleep(0)  # as for those who look at scripts
         if self.is_broken:
             self.is_broken = False
             raise RuntimeError("a defect")
@@ -132,6 +133,17 @@ async def test_nothing_is_looked_at_while_no_page_is_open(fleet: Fleet, pages: L
     page = Page(await pages.respond(REQUEST))
     assert (await page.read())["all"], "a later page begins anew"
     await page.stream.aclose()
+
+
+async def test_pages_that_come_back_together_have_one_look_in_common(fleet: Fleet, pages: LivePages):
+    """After a restart of the daemon all of them do."""
+    both = [Page(await pages.respond(REQUEST)), Page(await pages.respond(REQUEST))]
+    await asyncio.gather(*(page.read() for page in both))
+    for page in both:
+        await page.stream.aclose()
+    before = fleet.looks
+
+    await stays_async(lambda: fleet.looks == before, "nobody looks", 0.1)
 
 
 async def test_more_pages_than_the_limit_are_refused(fleet: Fleet, pages: LivePages):

@@ -12,6 +12,8 @@ import pytest
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
 from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.protocol.allocation import MAX_NODES
+from supervisor.protocol.checkpoints.manifest import StoredFile
 from tests.host.mirror.test_run import host, made
 from tests.mirror.stores import ObjectStore
 from tests.system.harness import let_others_in
@@ -59,6 +61,31 @@ async def test_question_right_after_a_close_is_answered_by_the_next_process(tmp_
         await mirror.ask(messages.FetchRequest(mirror.next_id(), only_look=True), messages.FetchAnswer)
         mirror.close()
     assert mirror.pid is None
+
+
+async def test_what_a_thousand_nodes_have_uploaded_reaches_the_process(tmp_path: Path):
+    mirror = client(tmp_path)
+    files = tuple(
+        StoredFile(f"{name}-{node:05d}-of-{MAX_NODES:05d}", 1 << 40, f"xxh3_128:{node:032x}", f'"{node:032x}-10000"')
+        for node in range(MAX_NODES)
+        for name in ("ckpt.data", "worker.npz")
+    )
+    question = messages.CommitPartsRequest(mirror.next_id(), "step-0000000100.a1", 1, files)
+
+    with pytest.raises(MirrorError) as refused:
+        await mirror.ask(question, messages.UploadAnswer)
+
+    assert refused.value.is_gone, "it was read, and there is no such checkpoint here"
+    mirror.close()
+
+
+async def test_a_question_that_is_too_long_is_an_error_of_the_mirror(tmp_path: Path):
+    mirror = client(tmp_path)
+    question = messages.FetchRequest(mirror.next_id(), unwanted=("x" * messages.MAX_LINE_BYTES,))
+
+    with pytest.raises(MirrorError, match="cannot send FetchRequest"):
+        await mirror.ask(question, messages.FetchAnswer)
+    mirror.close()
 
 
 async def test_two_questions_at_once_start_one_process(tmp_path: Path):

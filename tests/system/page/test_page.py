@@ -1,5 +1,6 @@
 """The page in a real browser: a job trained and killed, every button, the daemon restarted beneath it."""
 
+import json
 import os
 import signal
 import time
@@ -238,6 +239,27 @@ def test_several_programs_are_commanded_at_once(tmp_path: Path, port: int, page:
         daemon.until(lambda: daemon.status("c")["pid"] not in (None, before), "c is restarted")
         page.get_by_role("button", name="Choose none").click()
         page.locator(".chosen-bar").wait_for(state="hidden")
+
+
+def test_steps_that_a_restart_of_several_lost_are_told(tmp_path: Path, port: int, page: Any):
+    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\n" for name in ("a", "b"))
+    lost = {"is_loss": True, "text": "did step 9, its newest checkpoint is step 5; 4 steps will be trained again"}
+
+    def answer(route: Any) -> None:
+        request = route.request.post_data_json
+        result = lost if request["command"] == "stop" else {}
+        outcomes = [{"name": name, "result": result, "error": None} for name in request["names"]]
+        route.fulfill(body="".join(f"{json.dumps(outcome)}\n" for outcome in outcomes))
+
+    with Daemon(tmp_path, server(port) + programs):
+        page.route("**/api/v1/each", answer)
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "a").get_by_text("Running").wait_for()
+        page.get_by_label("Choose all that are shown").check()
+        page.locator('[data-action="all-restart"]').click()
+        page.locator("dialog button[value=yes]").click()
+
+        page.locator("#said").get_by_text("b: did step 9").wait_for(timeout=SOON_MS)
 
 
 def test_menu_is_used_by_keyboard_and_gives_the_focus_back(tmp_path: Path, port: int, page: Any):

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.integration
 
 
 WORKER = """
-import sys
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+opened = [open("/dev/null") for _ in range(int(sys.argv[1]))]
 from supervisor.protocol.wire.launch import DaemonIdentity
 from worker.process.orphan_watch import OrphanWatch
 from worker.process.requests import PendingRequests
@@ -28,10 +30,11 @@ while True:
 
 
 class Worker:
-    """A process that waits, under a daemon of its own."""
+    """A process that waits, under a daemon of its own, with so many files open."""
 
-    def __init__(self, daemon: DaemonIdentity) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, stderr=-1, text=True)
+    def __init__(self, daemon: DaemonIdentity, files: int = 0) -> None:
+        command = [sys.executable, "-c", WORKER, str(files)]
+        self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True)
         self.adopt(daemon)
 
     def adopt(self, daemon: DaemonIdentity) -> None:
@@ -50,13 +53,16 @@ class Worker:
         return self.process.wait(TIMEOUT_S), self.process.stderr.read()
 
 
+Follow = Callable[..., Worker]
+
+
 @pytest.fixture
-def follow() -> Iterator[Callable[[DaemonIdentity], Worker]]:
+def follow() -> Iterator[Follow]:
     """Makes a worker."""
     workers: list[Worker] = []
 
-    def begin(daemon: DaemonIdentity) -> Worker:
-        workers.append(Worker(daemon))
+    def begin(daemon: DaemonIdentity, files: int = 0) -> Worker:
+        workers.append(Worker(daemon, files))
         return workers[-1]
 
     yield begin
@@ -84,7 +90,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def test_it_saves_and_leaves_when_no_other_daemon_comes(
-    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
+    daemons: list["subprocess.Popen[bytes]"], follow: Follow
 ) -> None:
     worker = follow(identity(daemons[0]))
     stays(worker.is_alive, "it trains on", 1.0)
@@ -96,7 +102,7 @@ def test_it_saves_and_leaves_when_no_other_daemon_comes(
 
 
 def test_the_next_daemon_takes_it_over_and_is_watched_too(
-    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
+    daemons: list["subprocess.Popen[bytes]"], follow: Follow
 ) -> None:
     worker = follow(identity(daemons[0]))
     worker.adopt(identity(daemons[1]))
@@ -108,7 +114,13 @@ def test_the_next_daemon_takes_it_over_and_is_watched_too(
     assert worker.end()[0] == 143
 
 
-def test_a_pid_that_was_used_again_is_no_daemon(
-    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
-) -> None:
+def test_a_pid_that_was_used_again_is_no_daemon(daemons: list["subprocess.Popen[bytes]"], follow: Follow) -> None:
     assert follow(DaemonIdentity(daemons[0].pid, 1)).end()[0] == 143
+
+
+def test_a_worker_with_many_open_files_leaves_too(daemons: list["subprocess.Popen[bytes]"], follow: Follow) -> None:
+    worker = follow(identity(daemons[0]), files=1100)  # beyond what select(2) can look at
+
+    end(daemons[0])
+
+    assert worker.end()[0] == 143
