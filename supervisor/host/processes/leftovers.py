@@ -44,9 +44,7 @@ async def _end_worker(pid: int, timeout_s: float, stop_signal: signal.Signals) -
             return True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, stop_signal)
-            signal.pidfd_send_signal(
-                descriptor, signal.SIGCONT
-            )  # one that somebody has stopped (SIGSTOP) hears nothing
+            signal.pidfd_send_signal(descriptor, signal.SIGCONT)  # a process that is stopped (SIGSTOP) hears nothing
         if await _ends_within(descriptor, timeout_s):
             return True
         tree.kill_all(await asyncio.to_thread(tree.stop_tree, pid, start_time))
