@@ -51,7 +51,7 @@ def resumed_once(gang: Gang, job: SlurmJob, times: int = 1) -> None:
     begun = gang.starts(job)
     steps = [[step for rank, step in begun if rank == number] for number in range(gang.nodes)]
     assert steps == [steps[0]] * gang.nodes
-    assert len(steps[0]) == times + 1
+    assert len(steps[0]) == times + 1, f"{job.output}\n{gang.printed(job)}"
     assert all(step > 0 for step in steps[0][1:])
 
 
