@@ -2,8 +2,8 @@
 
 Otherwise each worker reads all of it, and a folder that hosts share is read as often as there are workers.
 
-1. All say what they see: the host, the manifest, whether the files have its sizes, and whether there is memory for a
-   copy. If one of them can't take part, each reads all by itself.
+1. All say what they see: the host, the manifest, whether the files have its sizes, and whether there is memory and
+   place for a copy. If one of them can't take part, each reads all by itself.
 2. In rounds, each worker reads one piece and puts it into a sum over all workers, in which the others have zeros; so
    all get all pieces, and write them into files in memory (memfd_create(2)), which end with the process.
 3. Each worker hashes every file as it gets the pieces, and nothing is used before all have compared all hashes with the
@@ -20,7 +20,7 @@ import platform
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,28 +84,40 @@ def read_together(folder: Path, gang: Gang, rule: SharingRule, round_bytes: int 
     Raises CannotShare, on all workers.
     """
     piece_bytes = max(LEAST_PIECE_BYTES, round_bytes // gang.size // _WORD_BYTES * _WORD_BYTES)
-    content, manifest, mine = _look_at(folder, BUFFERS * gang.size * piece_bytes)
-    views = [_View(**json.loads(part)) for part in gang.gather(json.dumps(asdict(mine)).encode())]
-    is_small = max(view.size_bytes for view in views) < rule.least_bytes
-    if is_small or len({view.host for view in views}) < rule.least_hosts:
-        yield None
-        return
-    for rank, view in enumerate(views):
-        problem = view.problem or ("it sees another manifest" if view.manifest != views[0].manifest else None)
-        if problem is not None:
-            raise CannotShare(f"worker {rank}: {problem}")
-    assert manifest is not None
     with contextlib.ExitStack() as stack:
-        copies = [os.memfd_create("stepkeeper-restore", os.MFD_CLOEXEC) for _ in manifest.files]
-        for descriptor in copies:
-            stack.callback(os.close, descriptor)
+        content, manifest, mine = _look_at(folder, BUFFERS * gang.size * piece_bytes)
+        place, copies = Path(), list[int]()
+        if manifest is not None:
+            try:
+                place, copies = _make_copies(stack, folder.name, content, manifest)
+            except OSError as error:  # such as a full /tmp of one host
+                mine = replace(mine, problem=f"there is no place for a copy: {error}")
+        views = [_View(**json.loads(part)) for part in gang.gather(json.dumps(asdict(mine)).encode())]
+        is_small = max(view.size_bytes for view in views) < rule.least_bytes
+        if is_small or len({view.host for view in views}) < rule.least_hosts:
+            yield None
+            return
+        for rank, view in enumerate(views):
+            problem = view.problem or ("it sees another manifest" if view.manifest != views[0].manifest else None)
+            if problem is not None:
+                raise CannotShare(f"worker {rank}: {problem}")
+        assert manifest is not None
         _fill(folder, manifest.files, copies, gang, piece_bytes)
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepkeeper-restore-")), folder.name)
-        place.mkdir()
-        (place / layout.MANIFEST).write_bytes(content)
-        for file, descriptor in zip(manifest.files, copies, strict=True):
-            (place / file.name).symlink_to(f"/proc/self/fd/{descriptor}")
         yield place
+
+
+def _make_copies(stack: contextlib.ExitStack, name: str, content: bytes, manifest: Manifest) -> tuple[Path, list[int]]:
+    """A folder like the checkpoint's, and what its files are to be filled through; empty as yet. Raises OSError."""
+    copies = list[int]()
+    for _ in manifest.files:
+        copies.append(os.memfd_create("stepkeeper-restore", os.MFD_CLOEXEC))
+        stack.callback(os.close, copies[-1])
+    place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepkeeper-restore-")), name)
+    place.mkdir()
+    (place / layout.MANIFEST).write_bytes(content)
+    for file, descriptor in zip(manifest.files, copies, strict=True):
+        (place / file.name).symlink_to(f"/proc/self/fd/{descriptor}")
+    return place, copies
 
 
 def _look_at(folder: Path, buffer_bytes: int) -> tuple[bytes, Manifest | None, _View]:

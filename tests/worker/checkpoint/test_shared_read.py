@@ -1,6 +1,8 @@
 """Workers read a checkpoint together: each its share of the bytes, and all have the whole, proven, or none has."""
 
+import errno
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +164,26 @@ def test_piece_that_can_not_be_read_ends_it_for_all(tmp_path: Path) -> None:
 
     assert own == f"worker 0: cannot read {NAME}: ckpt.index ends at 1"
     assert other == f"worker 0: it cannot read {NAME}"
+
+
+def test_one_without_place_for_a_copy_has_all_read_it_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host whose /tmp is full; else its worker alone ended, at every start."""
+    folders = [save(tmp_path / str(rank), CONTENTS) for rank in range(2)]
+    made = tempfile.mkdtemp
+    first = iter([True])
+
+    def mkdtemp(*args: Any, **more: Any) -> str:
+        if next(first, False):
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+        return made(*args, **more)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+
+    results = read(folders)
+
+    assert all("there is no place for a copy: " in str(result) for result in results), results
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`fit` resumes at the exact example of a dataset: each weight counts how often its example was trained on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,32 @@ def test_each_example_is_trained_on_once_when_the_batch_size_changes(
     after = taken(strategy, make(then), tmp_path)
 
     assert before.sum() == 2 * first
+    assert after.tolist() == [1.0] * COUNT
+
+
+def in_order(batch: int) -> Iterator[tuple[Any, Any]]:
+    for first in range(0, COUNT, batch):
+        yield np.eye(COUNT, dtype="float32")[first : first + batch], np.zeros(batch, "float32")
+
+
+class InOrder(tf.keras.utils.PyDataset):  # type: ignore[misc]
+    """The same batches by their number."""
+
+    def __len__(self) -> int:
+        return COUNT // 4
+
+    def __getitem__(self, number: int) -> Any:
+        return list(in_order(4))[number]
+
+
+@pytest.mark.parametrize("other", [lambda: in_order(4), InOrder()], ids=["generator", "PyDataset"])
+def test_data_of_another_kind_go_on_where_the_ones_before_were(other: Any, tmp_path: Path) -> None:
+    strategy = tf.distribute.get_strategy()
+    examples = tf.data.Dataset.from_tensor_slices((np.eye(COUNT, dtype="float32"), np.zeros(COUNT, "float32")))
+    taken(strategy, examples.batch(4).with_options(untuned()), tmp_path, stop_at=2)
+
+    after = taken(strategy, other, tmp_path, shuffle=False)
+
     assert after.tolist() == [1.0] * COUNT
 
 

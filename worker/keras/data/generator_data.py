@@ -64,18 +64,16 @@ class GeneratorData(FitData):
 
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         self._ahead.forget()
-        restored, self._restored = self._restored, None
-        if restored is not None and position.batch > 0:
+        restored, self._restored = self._restored or {}, None
+        self._read, self._starts = {}, self._ahead.states()
+        if restored and position.batch > 0:
             if restored["draws"]:
                 self._ahead.draws = True
                 self._ahead.write(restored["starts"])
             self._starts = restored["starts"]
-            batches = self._iterate(position.epoch)
+        batches = self._iterate(position.epoch)
+        if position.batch > 0:
             self._skip(batches, position, restored.get("read"))
-        else:
-            self._read = {}
-            self._starts = self._ahead.states()
-            batches = self._iterate(position.epoch)
         ending = LookAhead(self._hashing(batches, position), position.batch, self._ahead)
         dataset = keras_data.read_generator(map(copy_arrays, ending), self._signature)
         if self._class_weights is not None:
@@ -97,8 +95,9 @@ class GeneratorData(FitData):
         return {"draws": self._ahead.draws, "starts": self._starts, "first": self._first, "read": read}, {}
 
     def restore(self, saved: Mapping[str, Any], arrays: Any) -> None:
-        self._restored = saved
-        self._first = saved["first"]
+        if "first" in saved:  # else these data are of another kind than those before
+            self._restored = saved
+            self._first = saved["first"]
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
         if self.is_one_pass:
@@ -134,11 +133,14 @@ class GeneratorData(FitData):
         return [batch for _, batch in zip(range(2), batches, strict=False)]
 
     def _skip(self, batches: Iterator[Any], position: Position, read_before: str | None) -> None:
-        """Reads the batches before a position again. `read_before`: a hash of them; None: it is not known."""
+        """Reads the batches before a position again. `read_before`: a hash of them; None: it is not known, and of the
+        first batch neither if other data were trained on before."""
         hashed = ""
         for number in range(position.batch):
             batch = next(batches, None)
-            if number == 0 and hash_batch(batch) != self._first:
+            if number == 0 and self._first is None:
+                self._first = hash_batch(batch)
+            elif number == 0 and hash_batch(batch) != self._first:
                 raise ValueError(self._other_batches("its first batch is another one"))
             hashed = hash_on(hashed, batch)
         if read_before is not None and hashed != read_before:

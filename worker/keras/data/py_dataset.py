@@ -100,7 +100,9 @@ class PyDatasetData(FitData):
         return {"seed": self.seed, "attributes": saved, "generators": states}, arrays
 
     def restore(self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        self.seed = saved["seed"]
+        self.seed = saved.get("seed", self.seed)
+        if "attributes" not in saved:
+            return  # these data are of another kind than those before
         self._restored = saved["generators"]
         self._ahead.draws = self._ahead.draws or self._restored is not None
         self._kept.restore(saved["attributes"], arrays)
