@@ -35,7 +35,7 @@ class Gang:
                 process = forked.ForkedProcess(command, env=environment, cwd=ROOT, stdout=printed, stderr=printed)
             self.processes.append(process)
 
-    def wait(self) -> list[int | None]:
+    def wait(self, patience_s: float = PATIENCE_S) -> list[int | None]:
         """Waits for the end of all. The status of each; None of those that were ended because one had failed."""
         statuses: dict[int, int | None] = {}
 
@@ -44,7 +44,7 @@ class Gang:
             return any(statuses.values()) or len(statuses) == len(self.processes)
 
         try:
-            wait_until(is_over, "a worker ends early, or all end", PATIENCE_S, self.said)
+            wait_until(is_over, "a worker ends early, or all end", patience_s, self.said)
             return [statuses.get(rank) for rank in range(len(self.processes))]
         finally:
             for process in self.processes:

@@ -44,7 +44,7 @@ def started(folder: Path, workers: int, rows: Sequence[str], kill: str = "", **o
 
 def train(folder: Path, workers: int, rows: Sequence[str], **orders: object) -> None:
     gang = started(folder, workers, rows, **orders)
-    assert gang.wait() == [0] * workers, gang.said()
+    assert gang.wait(PATIENCE_S * len(rows)) == [0] * workers, gang.said()
 
 
 def kill(folder: Path, workers: int, row: str, rank: int, place: str, **orders: object) -> None:
