@@ -39,7 +39,7 @@ class TorchFiles:
         self.data_state: Callable[[], Any] = lambda: None
         """The state of what the run reads, besides the position in it."""
         self._can_copy = True
-        self._is_loadable_checked = False
+        self._named_unloadable: frozenset[str] = frozenset()
         self._checks_finite = False
         self._expected_not_finite: frozenset[str] = frozenset()
         """Tensors that are not finite before the first step, such as a mask."""
@@ -101,13 +101,13 @@ class TorchFiles:
                 if bad:
                     raise NotFinite.naming(bad)
             save_state(state, folder)
-        if not self._is_loadable_checked:
-            self._is_loadable_checked = True
-            if classes := unloadable_classes(folder / STATE):
-                current_attempt().reporter.show_message(
-                    f"these checkpoints cannot be restored: they hold objects of {', '.join(classes)}; make the parts' "
-                    f"state_dict return tensors, numbers, texts, lists and dicts only"
-                )
+        classes = unloadable_classes(folder / STATE)  # at each save: a replay memory begins empty
+        if not self._named_unloadable.issuperset(classes):
+            self._named_unloadable = self._named_unloadable.union(classes)
+            current_attempt().reporter.show_message(
+                f"these checkpoints cannot be restored: they hold objects of {', '.join(classes)}; make the parts' "
+                f"state_dict return tensors, numbers, texts, lists and dicts only"
+            )
 
     def _state_of_parts(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
