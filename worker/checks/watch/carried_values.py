@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
-_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting")
+_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting", "queue", "ahead")
 """Kinds with a remedy of their own."""
 
 
@@ -72,6 +72,20 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
             f"that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
             f"in run.state, or give the name to leave_out= if they may differ"
+        )
+    if first.kind == "ahead":
+        return (
+            f"the functions of the dataset change {it} ahead of training, so no value of {it} belongs to a step, and a "
+            f"restart would begin with the first: make {it} from the index of the example or of the epoch, as in "
+            f"run.batches(lambda epoch: make_dataset(epoch)), or set {it} where each pass begins, or give the name to "
+            f"leave_out= if it changes no data"
+        )
+    if first.kind == "queue":
+        return (
+            f"no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "
+            f"read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry from the "
+            f"step's number; of one that only the loop fills, keep list({name}.queue) in run.state, or give the name "
+            f"to leave_out= if it may begin anew"
         )
     kept = f'keep {one} in run.state["{name}"]'
     if "." in first.path:

@@ -16,7 +16,7 @@ from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Part, Setting, parts_of
 from worker.checks.watch.script_objects import SKIPPED, package_of
-from worker.checks.watch.standard_objects import cached_draws, is_cache
+from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
 
 
 class Search:
@@ -67,6 +67,8 @@ class Search:
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
             self._add(path, "container", self._digest_container(path, value), identity, owner, binding)
+        elif is_queue(value):
+            self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
