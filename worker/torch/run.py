@@ -177,6 +177,11 @@ class Run(FilesRun):
         ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
+    def _watched_roots(self) -> list[Root]:
+        if self._plan is None:
+            return []
+        return [("dataset", self._plan.dataset), ("collate_fn", getattr(self._loader, "collate_fn", None))]
+
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
         keep_parts(kept, {**self._torch_files.parts, **self.state})
