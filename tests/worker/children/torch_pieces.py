@@ -257,6 +257,20 @@ def late() -> Any:
             run.step_done()
 
 
+def grown() -> Any:
+    """The messages about a model and an optimizer that grow while they train, and about such as don't."""
+    model, fixed = nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = {"model": model, "fixed": fixed, "optimizer": optimizer}
+    run = stepkeeper.Run(**parts, directory=FOLDER / "grown", interval="1 steps", leave_out=["optimizer"])
+    with run:
+        for step in range(4):
+            if step == 1:
+                model.append(nn.Linear(1, 1))
+                optimizer.add_param_group({"params": model[1].parameters()})
+            run.step_done()
+
+
 def finite() -> Any:
     """The tensor types in which a NaN is found, or missed."""
     kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
@@ -281,6 +295,6 @@ def refused() -> Any:
 if __name__ == "__main__":
     pieces = {
         each.__name__: each
-        for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, named, late, finite, refused)
+        for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, named, late, grown, finite, refused)
     }
     print(json.dumps(pieces[PIECE]()))

@@ -490,6 +490,28 @@ def test_what_changes_anywhere_and_nobody_keeps_is_named_by_its_path(
     assert set(run.named) == named
 
 
+class Reader:
+    """Reads its own attribute by its name."""
+
+    def step(self) -> float:
+        self.count = getattr(self, "count", 0) + 1
+        return 1.0 / self.count
+
+
+def attribute_read_by_name(run: Run) -> None:
+    reader = Reader()
+    for _batch in run.batches(DATA):
+        run.step_done(loss=reader.step())
+
+
+def test_attribute_that_getattr_reads_before_it_is_assigned_is_named() -> None:
+    run = Run()
+
+    attribute_read_by_name(run)
+
+    assert run.named == ["reader.count"]
+
+
 class LateDecay:
     """A trainer whose rate begins to fall late."""
 
