@@ -184,12 +184,9 @@ class FitRun(Run):
 
 def _in_fit(finding: Finding) -> Finding:
     """A finding with a remedy that a script can follow which has no loop of its own."""
-    remedy = finding.remedy.replace("run.batches(lambda", "fit(model, lambda")
-    if "run.batches" in remedy:
-        remedy = _REMEDY_OF_DATA
-    elif "run.state" in remedy:
-        remedy = _REMEDY_OF_VALUES
-    return replace(finding, remedy=remedy)
+    if "run.batches" in finding.remedy:
+        return replace(finding, remedy=_REMEDY_OF_DATA)
+    return replace(finding, remedy=_REMEDY_OF_VALUES) if "run.state" in finding.remedy else finding
 
 
 def _is_number(value: Any) -> bool:

@@ -177,7 +177,7 @@ class Run(FilesRun):
         ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
-    def _watched_roots(self) -> list[Root]:
+    def _functions_of_data(self) -> Sequence[Root]:
         if self._plan is None:
             return []
         return [("dataset", self._plan.dataset), ("collate_fn", getattr(self._loader, "collate_fn", None))]

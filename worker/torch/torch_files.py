@@ -126,8 +126,8 @@ class TorchFiles:
                 was = "without" if more else f"with {before}"
                 current_attempt().reporter.show_message(
                     f"these checkpoints cannot be restored: {name} has {has}, and a restart makes it {was}; make it "
-                    f"whole before the run, with requires_grad = False or a rate of 0 at first, and choose what is trained "
-                    f"by the epoch's number"
+                    f"whole before the run, with requires_grad = False or a rate of 0 at first, and choose what is "
+                    f"trained by the epoch's number"
                 )
 
     def _state_of_parts(self) -> dict[str, Any]:

@@ -75,10 +75,9 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
         )
     if first.kind == "ahead":
         return (
-            f"the functions of the dataset change {it} ahead of training, so no value of {it} belongs to a step, and a "
-            f"restart would begin with the first: make {it} from the index of the example or of the epoch, as in "
-            f"run.batches(lambda epoch: make_dataset(epoch)), or set {it} where each pass begins, or give the name to "
-            f"leave_out= if it changes no data"
+            f"what makes the data changes {it} while they are read, ahead of the steps, so no value belongs to a step, "
+            f"and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
+            f"or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
         )
     if first.kind == "queue":
         return (

@@ -1,8 +1,7 @@
 """Watches what the functions of a dataset change while it is read: `self.served += 1` in a generator.
 
 A dataset is read ahead of training, by threads of its own, so no value that they change belongs to a step, and a
-restart begins with the first. Numbers, texts and iterators are compared; a dictionary is more likely a cache of what
-was read.
+restart begins with the first. Dictionaries, sets and arrays are not compared: most are caches of what was read.
 """
 
 import types
@@ -13,7 +12,7 @@ from worker.checks.watch.bytecode import flow_of
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.reached_values import Search
 
-_COMPARED = ("value", "iterator")
+_COMPARED = ("value", "iterator", "container", "queue")
 
 
 class DataWatch:

@@ -66,7 +66,8 @@ class Search:
             if not is_parameter(value):
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
-            self._add(path, "container", self._digest_container(path, value), identity, owner, binding)
+            kind = "mapping" if isinstance(value, Mapping | set) else "container"
+            self._add(path, kind, self._digest_container(path, value), identity, owner, binding)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
