@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
-_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting", "queue", "ahead")
+_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting", "queue", "ahead", "parts")
 """Kinds with a remedy of their own."""
 
 
@@ -72,6 +72,12 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
             f"that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
             f"in run.state, or give the name to leave_out= if they may differ"
+        )
+    if first.kind == "parts":
+        return (
+            f"a restart makes {it} as the script does first, without the parts that training has added: make {it} "
+            f"whole before the run, and choose what is used from the epoch's number, or give the name to leave_out= if "
+            f"that is no matter"
         )
     if first.kind == "ahead":
         return (
