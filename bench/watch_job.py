@@ -19,7 +19,6 @@ def job(example: str) -> None:
     looks: list[float] = []
     waiting: list[float] = []
     began = time.monotonic()
-    over_at: list[float] = []
 
     class Timed(StepWatch):
         def look(self, *arguments: Any) -> Any:
@@ -28,8 +27,6 @@ def job(example: str) -> None:
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._looks
-            if self.has_ended:
-                over_at.append(time.monotonic() - began)
             return result
 
     loop_checks.StepWatch = Timed  # type: ignore[attr-defined]
@@ -43,7 +40,7 @@ def job(example: str) -> None:
     print(json.dumps({
         "looks": len(looks), "longest_ms": max(looks) * 1000, "all_ms": sum(looks) * 1000,
         "waiting_us": statistics.median(waiting) * 1e6 if waiting else None,
-        "over_s": over_at[0] if over_at else None, "trained_s": time.monotonic() - began,
+        "trained_s": time.monotonic() - began,
     }))  # fmt: skip
 
 

@@ -19,6 +19,7 @@ PLAN = "plan.json"
 END = "end"
 WRITTEN = "written"  # the folder of what the worker writes; its user may be another one, to whom the rest is read-only
 RECORD = f"{WRITTEN}/record.jsonl"
+QUEUE = "in the queue: "  # how the text of a queue's value begins
 
 
 @dataclass(frozen=True, slots=True)

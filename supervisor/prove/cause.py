@@ -115,7 +115,13 @@ def _keep(lost: Sequence[LostValue]) -> str:
             "call run.step_done once for each optimizer step, when the gradients are used up; a step that takes "
             "several batches takes all of them again after a restart"
         )
-    names = list(dict.fromkeys(value.short for value in lost if not value.is_gradient))
+    if all(value.is_queue for value in lost):
+        return (
+            f"read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry of "
+            f"{lost[0].name} from the step's number; of a queue that the loop itself fills, keep the content, as in "
+            f'run.state["{lost[0].short}"] = list({lost[0].name}.queue)'
+        )
+    names = list(dict.fromkeys(value.short for value in lost if not value.is_gradient and not value.is_queue))
     return (
         f'keep {"it" if len(names) == 1 else "them"} in run.state, as in run.state["{names[0]}"], or in what the run '
         f"saves (an object with state_dict, a variable or buffer of the model); what the head of an epoch makes can "

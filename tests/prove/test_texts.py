@@ -2,7 +2,9 @@
 
 from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.proof import Difference, KillPlace, Likely, ProofKill, ProofReport, Verdict
+from supervisor.protocol.proof_plan import QUEUE
 from supervisor.prove.cause import explain
+from supervisor.prove.comparison.values import LostValue
 from supervisor.prove.texts import report_lines
 
 KILLS = (
@@ -62,6 +64,15 @@ def test_a_job_that_can_not_go_on_after_a_kill_is_different_with_its_error():
     )
 
     assert "could not go on after a kill: it fails: KeyError: 'x'" in found.reason
+
+
+def test_a_queue_that_a_thread_fills_is_not_to_be_put_into_the_state():
+    lost = LostValue("self.waiting", 9, f"{QUEUE}deque of 7: 1c5a59f6", f"{QUEUE}deque of 8: 912affd5")
+
+    found = explain([Difference("metric loss", 10, "1.0", "2.0")], (), [lost], repeats=True, goes_back=False)
+
+    assert found.remedy.startswith("read ahead in the data, before run.batches")
+    assert 'run.state["waiting"] = list(self.waiting.queue)' in found.remedy
 
 
 def test_sizes_have_units():

@@ -44,7 +44,9 @@ class CheckedLoop(IndexLoops):
         checks = self._loop_checks
         loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
         epoch, roots = self._position.epoch, self._watched_roots()
-        values = checks.watch_values(self.step, epoch, frame, roots, head_draws=self._head.draws)
+        values = checks.watch_values(
+            self.step, epoch, frame, roots, self._functions_of_data, head_draws=self._head.draws
+        )
         return [*self._in_run_head, *self._made_in_epoch, *loops, *values]
 
     def _begin_run_head(self) -> None:
@@ -71,6 +73,10 @@ class CheckedLoop(IndexLoops):
     def _watched_roots(self) -> list[Root]:
         """Where the watch begins, besides the names of the loop."""
         return []
+
+    def _functions_of_data(self) -> Sequence[Root]:
+        """The script's functions that make the data ahead of the steps, and the objects whose methods they are."""
+        return ()
 
     def _report_findings(self, findings: Sequence[Finding]) -> None:
         """Names what would not come back after a restart; ends a strict training."""

@@ -57,9 +57,13 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     waiting = [optimizer for optimizer in optimizers if not optimizer.built]
     outer = outermost(models)
     if waiting and (len(outer) != 1 or len(waiting) != 1):
+        names = " and ".join(repr(optimizer.name) for optimizer in waiting)
+        each = "" if len(waiting) == 1 else " of each"
         raise ValueError(
-            f"cannot find out which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
-            f"optimizer.build(model.trainable_variables) before worker.Run"
+            f"cannot find out which variables {names} {'trains' if len(waiting) == 1 else 'train'}: the "
+            f"tf.train.Checkpoint tracks {counted(len(outer), 'Keras model')} and "
+            f"{counted(len(waiting), 'optimizer')} without variables; call build{each} with what it trains before "
+            f"worker.Run, as in optimizer.build(model.trainable_variables)"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:

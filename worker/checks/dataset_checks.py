@@ -88,6 +88,20 @@ def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
     return findings
 
 
+def script_functions(data: Any) -> list[reachability.Root]:
+    """The script's functions that make the elements of a dataset, and the objects whose methods they are, by name."""
+    dataset = original_dataset(data)
+    if not isinstance(dataset, tf.data.Dataset):
+        return []
+    functions = [("", function) for node in parts_of_dataset(dataset) for function in functions_in(node)]
+    return [
+        (getattr(item, "__qualname__", type(item).__name__).replace("<locals>.", ""), item)
+        for item in missing_variables.reachable_objects(functions)
+        if reachability.is_script_class(type(item))
+        or (isinstance(item, types.FunctionType) and not reachability.is_of_library(item.__module__ or ""))
+    ]
+
+
 def _describe(node: Any) -> str:
     kind = type(node).__name__.strip("_").removesuffix("Dataset").lower()
     size = buffer_size_of(node)

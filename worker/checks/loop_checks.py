@@ -40,7 +40,7 @@ class LoopChecks:
         """`run`: what the script calls. `exempt`: objects and names that may begin anew. `keep`: adds what the run's
         checkpoints hold, besides `state`, the values of `run.state`."""
         self.remarks: list[str] = []
-        """What the watch, which has ended, has to say besides its findings."""
+        """What the watch has to say besides its findings."""
         self._run = run
         self._pulls = pulls
         self._exempt = exempt
@@ -49,7 +49,8 @@ class LoopChecks:
         self._entered: Entered | None = None
         self._known_sites: set[tuple[CodeType, int] | None] = set()  # where `batches` is called
         self._behind_step: dict[tuple[CodeType, int], bool] = {}  # by the place of the step
-        self._watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
+        self._watch: StepWatch | None = None  # from the first step on
+        self._has_remarked = False  # of what the watch can't see
 
     @property
     def was_entered(self) -> bool:
@@ -182,13 +183,20 @@ class LoopChecks:
         return [*breaks, *loops, *behind, *judge.own_numbers(names)]
 
     def watch_values(
-        self, step: int, epoch: int, frame: FrameType | None, roots: Sequence[Root], *, head_draws: bool
+        self,
+        step: int,
+        epoch: int,
+        frame: FrameType | None,
+        roots: Sequence[Root],
+        of_data: Callable[[], Sequence[Root]],
+        *,
+        head_draws: bool,
     ) -> list[Finding]:
         """The values that the loop carries and no checkpoint would hold. Called at the first step; from now on, what
-        changes is watched. `roots`: where the watch begins, besides the names of the loop. `head_draws`: whether the
-        code before the first epoch's batches drew random numbers."""
+        changes is watched. `roots`: where the watch begins, besides the names of the loop. `of_data`, `head_draws`: as
+        for `StepWatch`."""
         exempt = (self._run, *self._exempt)
-        self._watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, head_draws)
+        self._watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, head_draws, of_data)
         return self._watch.look(step, epoch, frame)
 
     def changed_values(self, step: int, epoch: int, frame: FrameType | None) -> list[Finding]:
@@ -200,9 +208,9 @@ class LoopChecks:
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             self.close()
             return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
-        if self._watch.has_ended:
+        if self._watch.has_settled and not self._has_remarked:
+            self._has_remarked = True
             self.remarks += _remarks_of(self._watch)
-            self.close()
         return findings
 
     def _judge(self, frames: Sequence[ScriptFrame]) -> LoopJudge:

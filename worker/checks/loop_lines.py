@@ -30,19 +30,23 @@ def run_name(frame: ScriptFrame, run: Any) -> str:
 
 
 def loop_to_write(loop: Loop, frame: ScriptFrame, run: Any, method: str, value: Any = None) -> str:
-    """The line with which a loop would follow the run. `method`: of the run; "batch": a range from there on.
-    `value`: what the loop runs over, if it is known.
+    """The line with which a loop would follow the run. `method`: of the run; "batch": a range from there on; "steps":
+    its `range`, outside of epochs. `value`: what the loop runs over, if it is known.
     """
     name = run_name(frame, run)
     if isinstance(loop, ast.While):
         return f"for epoch in {name}.epochs(n):"
     target = ast.unparse(loop.target)
+    if isinstance(loop.target, ast.Tuple):
+        target = target[1:-1]
     ranges = [call for call in calls(loop.iter) if name_of_call(call) in RANGES and call.args]
     if method == "epochs":
         return f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
     if method == "batch":
         stop = ast.unparse(ranges[0].args[-1 if len(ranges[0].args) == 1 else 1]) if ranges else "n"
         return f"for {target} in range({name}.batch, {stop}):"
+    if ranges and method == "steps" and (mapped := _mapped_from(loop.iter, ranges[0], f"{name}.step")) is not None:
+        return f"for {target} in {mapped}:"
     if ranges:
         return f"for {target} in {name}.range({', '.join(map(ast.unparse, ranges[0].args))}):"
     if any(name_of_call(call) in ENDLESS for call in calls(loop.iter)):
@@ -59,6 +63,20 @@ def calls(node: ast.AST) -> Iterator[ast.Call]:
 
 def name_of_call(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _mapped_from(iterated: ast.expr, numbers: ast.Call, start: str) -> str | None:
+    """What a function makes of a range that is not its first argument, as in `pool.imap(load, range(9))`, from a number
+    on; None for anything else."""
+    if not isinstance(iterated, ast.Call) or numbers not in iterated.args[1:] or len(numbers.args) > 2:
+        return None
+    first = (
+        "" if len(numbers.args) == 1 or ast.unparse(numbers.args[0]) == "0" else f"{ast.unparse(numbers.args[0])} + "
+    )
+    later = f"range({first}{start}, {ast.unparse(numbers.args[-1])})"
+    arguments = [later if part is numbers else ast.unparse(part) for part in iterated.args]
+    arguments += [ast.unparse(part) for part in iterated.keywords]
+    return f"{ast.unparse(iterated.func)}({', '.join(arguments)})"
 
 
 def _count_of_range(call: ast.Call) -> str:

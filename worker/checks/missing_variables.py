@@ -12,6 +12,9 @@ from worker.checks.reachability import (
     GLOBAL_GENERATORS,
     Root,
     abbreviate,
+    closure_of,
+    defaults_of,
+    globals_of,
     is_script_class,
     plain_referents,
     script_methods_of,
@@ -25,8 +28,10 @@ from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import SEED_NAME
 
+_TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 _STATE = (
-    tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *GENERATORS
+    tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *_TABLES,
+    *GENERATORS,
 )  # fmt: skip
 """What the search ends at."""
 _NOT_FOLLOWED = (
@@ -69,6 +74,8 @@ def _saved_identities(tracked: tf.train.Checkpoint) -> set[int]:
 def _display_name(item: Any) -> str:
     if isinstance(item, tf.keras.random.SeedGenerator):
         return f"Keras SeedGenerator {item.name}"
+    if isinstance(item, _TABLES):
+        return type(item).__name__
     if isinstance(item, tf.random.Generator | np.random.Generator | np.random.RandomState | random.Random):
         return f"{class_module(type(item)).partition('.')[0]} {type(item).__name__}"
     return str(getattr(item, "path", None) or item.name)
@@ -85,7 +92,13 @@ def reachable_generators(roots: Iterable[Root]) -> list[Any]:
 
 
 def _parts_of(root: str, item: Any) -> Iterator[Root]:
-    return iter(()) if isinstance(item, _STATE) else ((root, part) for part in _referents(item))
+    if isinstance(item, _STATE):
+        return
+    if isinstance(item, types.FunctionType):  # its own names say more than that of the function
+        yield from (*closure_of(item), *globals_of(item))
+        yield from ((root, default) for default in defaults_of(item))
+    else:
+        yield from ((root, part) for part in _referents(item))
 
 
 def _reachable_state(roots: Iterable[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
@@ -112,7 +125,8 @@ def _referents(item: Any) -> Iterable[Any]:
         return (getattr(item, "python_function", None),)
     if isinstance(item, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer):
         parts = (*item.variables, *_attributes(item), *script_methods_of(item))
-        return (part for part in parts if not isinstance(part, tf.keras.Metric))
+        # the table of a StringLookup layer has the vocabulary, which no step changes
+        return (part for part in parts if not isinstance(part, (tf.keras.Metric, *_TABLES)))
     if isinstance(item, tf.keras.Metric):
         return list(item.variables)
     if isinstance(item, tf.keras.losses.Loss):  # the losses of a compiled model hold metrics of `fit`
@@ -145,4 +159,6 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _attributes(item: Any) -> Iterable[Any]:
-    return [value for name, value in getattr(item, "__dict__", {}).items() if name not in ATTRIBUTES_OF_FIT]
+    """The attributes of an object, without those in which TensorFlow keeps again what it tracks."""
+    attributes = getattr(item, "__dict__", {}).items()
+    return [value for name, value in attributes if name not in ATTRIBUTES_OF_FIT and not name.startswith("_self_")]

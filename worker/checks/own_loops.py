@@ -79,7 +79,8 @@ class LoopJudge:
                 own.append((frame, loop))
         findings = []
         for number, (frame, loop) in enumerate(own):
-            line = self._line(loop, frame, "batch" if reads else "range" if number == 0 else "epochs")
+            inner = "steps" if len(own) == 1 and not numbered else "range"
+            line = self._line(loop, frame, "batch" if reads else inner if number == 0 else "epochs")
             findings.append(
                 Finding(quoted(loop, frame), f'it begins again at its start after a restart; write "{line}"{_UNLESS}')
             )

@@ -77,9 +77,14 @@ def plain_referents(item: Any) -> Iterable[Any] | None:
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:
     yield from (value for _, value in closure_of(item))
-    yield from item.__defaults__ or ()
-    yield from (item.__kwdefaults__ or {}).values()
+    yield from defaults_of(item)
     yield from (value for _, value in globals_of(item))
+
+
+def defaults_of(function: types.FunctionType) -> Iterator[Any]:
+    """The defaults of a function's parameters."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
 
 
 def closure_of(function: types.FunctionType) -> Iterator[Root]:

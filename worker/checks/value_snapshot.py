@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from supervisor.protocol.proof_plan import QUEUE
 from worker.checks.loop_source import Entered, frames_of_run, script_frame_of
 from worker.checks.reachability import is_installed_file, roots_of_frame
 from worker.checks.watch import digests
 from worker.checks.watch.referents import parts_of
+from worker.checks.watch.standard_objects import is_queue
 from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
 from worker.state.random_generators import GENERATORS, read_generator
 
@@ -92,6 +94,8 @@ def _text(value: Any) -> str | None:
         return _array_text(value)
     if isinstance(value, GENERATORS):
         return f"{type(value).__name__} {_hash(repr(read_generator(value)).encode())}"
+    if is_queue(value):
+        return f"{QUEUE}{_entries_text(value.queue)}"
     if isinstance(value, list | tuple | deque | set | frozenset) and len(value) > 0:
         return _entries_text(value)
     return repr(value) if isinstance(value, list | tuple | deque | dict | set | frozenset) and not value else None

@@ -110,6 +110,7 @@ def fit(
         files_apart(gang, listed_callbacks),
     ):
         state.restore_data(data, validation)
+        run.report_lost_state(data.lost, "the data")
         is_shown = gang is None or gang.is_chief
         listed = tf.keras.callbacks.CallbackList(
             listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,

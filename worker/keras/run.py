@@ -31,6 +31,12 @@ _REMEDY_OF_VALUES = (
     "anew"
 )
 
+_REMEDY_OF_DATA = (
+    "no checkpoint has the position in it, as fit keeps that of its own data only: put both into one dataset, which "
+    "fit reads, as in fit(model, tf.data.Dataset.zip((dataset, other))), or give it to fit(leave_out=) if it may begin "
+    "anew"
+)
+
 VALIDATION_REPORT_S = 1.0  # between two reports that a validation is alive; hang limits are minutes
 
 
@@ -132,7 +138,8 @@ class FitRun(Run):
         def find_problems() -> list[Finding]:
             data = next((value for name, value in self._roots if name == "data"), None)
             others = [*self._data.find_problems(), *self._validation.find_problems()]
-            return [*self._find_problems(self._roots, data), *others, *self._find_lost_values(None)]
+            found = [*self._find_problems(self._roots, data), *others]
+            return [*map(_in_fit, found), *self._find_lost_values(None)]
 
         self._checkpoints.check_completeness(self._roots, exempt, self.step, _REMEDY, find_problems)
 
@@ -149,7 +156,8 @@ class FitRun(Run):
     def _watched_roots(self) -> list[reachability.Root]:
         kinds = {type(callback) for callback in self._fit_state.callbacks}
         roots = [(name, value) for name, value in self._roots if name in ("model", "loss", "optimizer")]
-        return [*roots, *((kind.__name__, kind) for kind in kinds if reachability.is_script_class(kind))]
+        classes = ((kind.__name__, kind) for kind in kinds if reachability.is_script_class(kind))
+        return [*roots, *classes, *self._data.unsaveable().items()]
 
     def _keep(self, kept: Kept) -> None:
         """What the functions of callbacks use is saved; of their classes' attributes, which are not, it is compared."""
@@ -159,13 +167,15 @@ class FitRun(Run):
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""
-        new = [name for name in self._fit_state.not_saved if name not in self._reported_names]
+        not_saved = (*self._fit_state.not_saved, *self._data.not_saved)
+        new = [name for name in not_saved if name not in self._reported_names]
         if not new or self._directory is None:
             return
         self._reported_names = self._reported_names.union(new)
         text = (
-            f"checkpoints do not include {', '.join(new)}: of a callback, plain values, containers, arrays, variables, "
-            f"generators and objects of the script's classes are saved; give what never changes to fit(leave_out=)"
+            f"checkpoints do not include {', '.join(new)}: of a callback and of a PyDataset, plain values, containers, "
+            f"arrays, variables, generators and objects of the script's classes are saved; give what never changes to "
+            f"fit(leave_out=)"
         )
         if self._strict:
             self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {text}", self.step)
@@ -174,6 +184,8 @@ class FitRun(Run):
 
 def _in_fit(finding: Finding) -> Finding:
     """A finding with a remedy that a script can follow which has no loop of its own."""
+    if "run.batches" in finding.remedy:
+        return replace(finding, remedy=_REMEDY_OF_DATA)
     return replace(finding, remedy=_REMEDY_OF_VALUES) if "run.state" in finding.remedy else finding
 
 

@@ -1,7 +1,7 @@
 """`worker.Run`: restores before the training loop, counts steps, saves when it is due or requested."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -12,7 +12,7 @@ import tensorflow as tf
 from worker.base.run_settings import check_settings, require_names
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
-from worker.checks.dataset_checks import find_made_in_epoch
+from worker.checks.dataset_checks import find_made_in_epoch, script_functions
 from worker.checks.findings import Finding
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -206,6 +206,9 @@ class Run(TrackedRun):
 
     def _find_seeded_in_epoch(self, data: Any, seeds_before: Any) -> list[Finding]:
         return find_made_in_epoch(data, seeds_before)
+
+    def _functions_of_data(self) -> Sequence[reachability.Root]:
+        return script_functions(self._run_data.passes.data)
 
     def _read_seed_sequence(self) -> Any:
         return seed_state()

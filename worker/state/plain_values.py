@@ -19,6 +19,7 @@ from uuid import UUID
 import numpy as np
 import xxhash
 
+from worker.state.found_classes import describe_class
 from worker.state.random_generators import read_generator
 
 LIBRARIES = sys.stdlib_module_names | {"tensorflow", "keras", "torch", "numpy", "worker", "supervisor", "_pytest"}
@@ -107,7 +108,7 @@ class SavedValue:
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return {"kind": "tuple", "items": self._save_items(value, path), **_subclass_entry(value, tuple)}
         if isinstance(value, enum.Enum):
-            return {"kind": "enum", "name": value.name}
+            return {"kind": "enum", "name": value.name, **describe_class(value)}
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
 
     def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
@@ -177,8 +178,8 @@ def is_torch_tensor(value: Any) -> bool:
 
 
 def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
-    """The class of a container that is not the plain type: only the script can create one."""
-    return {} if type(value) is plain else {"class": type(value).__qualname__}
+    """The class of a container that is not the plain type."""
+    return {} if type(value) is plain else describe_class(value)
 
 
 def require_initial(saved: Any, initial: Any, path: str = "") -> None:
@@ -188,10 +189,11 @@ def require_initial(saved: Any, initial: Any, path: str = "") -> None:
     if not isinstance(saved, dict):
         return
     there = initial if isinstance(initial, dict) and initial["kind"] == saved["kind"] else {}
-    needs_one = saved["kind"] == "enum" or "class" in saved
-    if needs_one and not (there and there.get("class") == saved.get("class")):
-        made = saved.get("class", "member of an enum")
-        raise NotSaveable(f"{path} (only the script can make a {made}, and the initial value has none in this place)")
+    needs_one = "class" in saved and "module" not in saved
+    if needs_one and not (there and there.get("class") == saved["class"]):
+        raise NotSaveable(
+            f"{path} (only the script can make a {saved['class']}, and the initial value has none in this place)"
+        )
     if "pairs" in saved:
         before = {repr(key): value for key, value in there.get("pairs", ())}
         for key, value in saved["pairs"]:

@@ -111,8 +111,8 @@ class RunState(MutableMapping[str, Any]):
         for name, value in sorted(self._forms().items()):  # equal values make equal files
             try:
                 saved = SavedValue(value["of"])
-                if self._has_begun and not value["object"]:
-                    require_initial(saved.json, self._initial.get(name))
+                if self._has_begun:  # what an object gives as its state is made again without an example
+                    require_initial(saved.json, None if value["object"] else self._initial.get(name))
             except NotSaveable as error:
                 raise NotSaveable(_not_kept_text(name, error)) from error
             body[name] = {"object": value["object"], "value": saved.json}
@@ -203,7 +203,7 @@ def _not_kept_text(name: str, error: NotSaveable) -> str:
     return (
         f"cannot keep run.state[{name!r}]{error}; a value can be a number, a text, None, a container of these, a NumPy "
         f"array, or an object with state_dict and load_state_dict; of another object, keep what it holds, as in "
-        f"list(q.queue)"
+        f"list(q.queue) or frame.to_dict()"
     )
 
 

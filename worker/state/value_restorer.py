@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from worker.state.found_classes import enum_class, make_dict, named_tuple_class
 from worker.state.plain_values import BY_PARTS, SETS, is_torch_tensor
 from worker.state.random_generators import write_generator
 
@@ -46,8 +47,9 @@ class ValueRestorer:
             return int(saved["hex"], 16)
         if kind == "path":
             return type(present if isinstance(present, PurePath) else Path())(saved["text"])
-        if kind == "enum" and isinstance(present, enum.Enum):
-            return type(present)[saved["name"]]
+        if kind == "enum":
+            made = type(present) if isinstance(present, enum.Enum) else enum_class(saved)
+            return made[saved["name"]] if made is not None else self._restore_object(kind, saved, present)
         if kind == "numpy":
             return _restored_numpy_generator(present, saved["state"], saved["old"])
         if kind == "python":
@@ -60,8 +62,13 @@ class ValueRestorer:
         raise NotRestorable(f"it was a {saved.get('class', kind)} and is now {describe_present(present)}")
 
     def _restore_container(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
-        if saved.get("class", type(present).__qualname__) != type(present).__qualname__:
-            raise NotRestorable(f"it was a {saved['class']} and is now {describe_present(present)}")
+        of_class: Any = type(present)
+        if saved.get("class", of_class.__qualname__) != of_class.__qualname__:
+            of_class = named_tuple_class(saved) if kind == "tuple" else None
+            made = make_dict(saved) if kind == "dict" else None
+            if of_class is None and made is None:
+                raise NotRestorable(f"it was a {saved['class']} and is now {describe_present(present)}")
+            present = made
         if kind == "dict":
             before: Any = dict(present) if isinstance(present, dict) else {}
             pairs = [(self.restore_value(key, None), value) for key, value in saved["pairs"]]
@@ -70,8 +77,11 @@ class ValueRestorer:
             before = list(present) if isinstance(present, list | tuple | deque) else []
             before += [None] * len(saved["items"])
             items = [self.restore_value(item, before[number]) for number, item in enumerate(saved["items"])]
+        fields = getattr(of_class, "_fields", items)
+        if "class" in saved and kind == "tuple" and len(fields) != len(items):
+            raise NotRestorable(f"it was a {saved['class']} of {len(items)} values and is now one of {len(fields)}")
         if kind in SETS:
-            return (type(present)._make if "class" in saved else SETS[kind])(items)
+            return (of_class._make if "class" in saved else SETS[kind])(items)
         if kind == "dict" and isinstance(present, dict):
             present.clear()
             present.update(items)

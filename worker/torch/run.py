@@ -177,11 +177,18 @@ class Run(FilesRun):
         ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
+    def _functions_of_data(self) -> Sequence[Root]:
+        if self._plan is None:
+            return []
+        return [("dataset", self._plan.dataset), ("collate_fn", getattr(self._loader, "collate_fn", None))]
+
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
         keep_parts(kept, {**self._torch_files.parts, **self.state})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))
+            if all(self._plan.dataset is not part for part in self._plan.kept):
+                kept.identities.discard(id(self._plan.dataset))  # of the loader's attributes, the one with state
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files

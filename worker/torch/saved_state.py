@@ -1,12 +1,13 @@
 """The state in `torch.pt`: copied into host memory, searched for values that are not finite, written and read.
 
-Reading accepts tensors and plain values, NumPy's too (`weights_only`), and never objects of other classes.
+Reading accepts tensors and plain values, NumPy's too (`weights_only`), enums and named tuples of the script's modules,
+and never objects of other classes.
 """
 
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from worker.process.reporting import describe_error
+from worker.state.found_classes import plain_class
 
 STATE = "torch.pt"
 _MAX_NAMED = 50  # tensors listed in a message
@@ -37,12 +39,17 @@ _NUMPY_CLASSES: list[Any] = [
 
 def load_state(path: Path) -> Any:
     """Loads the state into host memory. Raises what torch.load raises."""
-    with _numpy_allowed():
+    with _allowed([kind for name in _other_classes(path) if (kind := plain_class(name)) is not None]):
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def unloadable_classes(path: Path) -> list[str]:
     """The classes because of which `load_state` would refuse the file. Empty before PyTorch 2.6, which can't tell."""
+    return [name for name in _other_classes(path) if plain_class(name) is None]
+
+
+def _other_classes(path: Path) -> list[str]:
+    """The classes in a file that PyTorch does not load by itself and that are not NumPy's."""
     inspect = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     try:
         names = set(inspect(path)) if inspect is not None else set()
@@ -52,13 +59,16 @@ def unloadable_classes(path: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _numpy_allowed() -> Iterator[None]:
-    """Allows NumPy's numbers and arrays in loads, besides what the script has allowed. Needs PyTorch 2.5."""
+def _allowed(classes: Sequence[Any]) -> Iterator[None]:
+    """Allows these classes and NumPy's numbers and arrays in loads, besides what the script has allowed. Needs PyTorch
+    2.5."""
     allow = getattr(torch.serialization, "safe_globals", None)
     if allow is None:
         yield
         return
-    with allow([class_ for class_ in _NUMPY_CLASSES if class_ not in torch.serialization.get_safe_globals()]):
+    with allow(
+        [class_ for class_ in (*_NUMPY_CLASSES, *classes) if class_ not in torch.serialization.get_safe_globals()]
+    ):
         yield
 
 

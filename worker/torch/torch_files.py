@@ -26,6 +26,8 @@ from worker.torch.saved_state import (
     unloadable_classes,
 )
 
+_MOST_NAMED = 5  # tensors in a message
+
 
 class TorchFiles:
     """The state of all parts and generators, in one file of torch.save."""
@@ -39,7 +41,10 @@ class TorchFiles:
         self.data_state: Callable[[], Any] = lambda: None
         """The state of what the run reads, besides the position in it."""
         self._can_copy = True
-        self._is_loadable_checked = False
+        self._forms = {
+            name: _form_of(part, part.state_dict()) for name, part in parts.items()
+        }  # as the script makes them
+        self._named_unloadable: frozenset[str] = frozenset()
         self._checks_finite = False
         self._expected_not_finite: frozenset[str] = frozenset()
         """Tensors that are not finite before the first step, such as a mask."""
@@ -101,12 +106,28 @@ class TorchFiles:
                 if bad:
                     raise NotFinite.naming(bad)
             save_state(state, folder)
-        if not self._is_loadable_checked:
-            self._is_loadable_checked = True
-            if classes := unloadable_classes(folder / STATE):
+        self._name_misfits(state["parts"])
+        classes = unloadable_classes(folder / STATE)  # at each save: a replay memory begins empty
+        if not self._named_unloadable.issuperset(classes):
+            self._named_unloadable = self._named_unloadable.union(classes)
+            current_attempt().reporter.show_message(
+                f"these checkpoints cannot be restored: they hold objects of {', '.join(classes)}; make the parts' "
+                f"state_dict return tensors, numbers, texts, lists and dicts only"
+            )
+
+    def _name_misfits(self, states: Mapping[str, Any]) -> None:
+        """Says once of each part that has grown: a restart makes it as the script does first, and would not fit."""
+        for name, part in self.parts.items():
+            form = _form_of(part, states[name])
+            if form != self._forms[name]:
+                before, self._forms[name] = self._forms[name], form
+                more = sorted(set(form) - set(before)) if isinstance(part, torch.nn.Module) else []
+                has = ", ".join(more[:_MOST_NAMED]) if more else form
+                was = "without" if more else f"with {before}"
                 current_attempt().reporter.show_message(
-                    f"these checkpoints cannot be restored: they hold objects of {', '.join(classes)}; make the parts' "
-                    f"state_dict return tensors, numbers, texts, lists and dicts only"
+                    f"these checkpoints cannot be restored: {name} has {has}, and a restart makes it {was}; make it "
+                    f"whole before the run, with requires_grad = False or a rate of 0 at first, and choose what is "
+                    f"trained by the epoch's number"
                 )
 
     def _state_of_parts(self) -> dict[str, Any]:
@@ -166,6 +187,16 @@ class TorchFiles:
 
 
 TorchFiles.__name__ = "_TorchFiles"  # the `kind` in each state.json
+
+
+def _form_of(part: Any, state: Any) -> Any:
+    """What of a part's state has to be the same for a restore: the names of a module's tensors, or how many parameters
+    each group of an optimizer has; None of any other."""
+    if isinstance(part, torch.nn.Module):
+        return tuple(state)
+    if isinstance(part, torch.optim.Optimizer):
+        return f"groups of {', '.join(str(len(group['params'])) for group in state['param_groups'])} parameters"
+    return None
 
 
 def _settings_of(part: Any) -> frozenset[str]:

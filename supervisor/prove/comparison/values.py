@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from supervisor.protocol.proof_plan import QUEUE
 from supervisor.prove.record import RunRecord
 
 MAX_NAMED = 10
@@ -42,6 +43,11 @@ class LostValue:
     def is_gradient(self) -> bool:
         """Whether it is a gradient that was added up over several steps."""
         return self.name.endswith(_GRADIENT)
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether it is what waits in a queue, which a thread may have filled ahead of the steps."""
+        return self.killed.startswith(QUEUE) or self.undisturbed.startswith(QUEUE)
 
     @property
     def short(self) -> str:

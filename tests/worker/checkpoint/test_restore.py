@@ -343,7 +343,19 @@ def test_optimizer_of_two_models_must_be_built_by_the_program(two_replicas: Any,
     both = tf.train.Checkpoint(one=one.model, other=other.model, optimizer=one.optimizer)
     run = worker.Run(both, strategy=two_replicas, directory=tmp_path)
 
-    with pytest.raises(ValueError, match=r"which of 2 models .* call optimizer\.build"), run:
+    with (
+        pytest.raises(ValueError, match=r"'adam\w*' trains: .* 2 Keras models and 1 optimizer .* optimizer\.build\("),
+        run,
+    ):
+        pass
+
+
+def test_two_optimizers_of_one_model_must_be_built_by_the_program(tmp_path: Path) -> None:
+    model, optimizers = training.build(tf.distribute.get_strategy()).model, tf.keras.optimizers
+    tracked = tf.train.Checkpoint(model=model, first=optimizers.Adam(), second=optimizers.SGD(name="later"))
+    run = worker.Run(tracked, directory=tmp_path)
+
+    with pytest.raises(ValueError, match=r"'adam\w*' and 'later' train: .* 1 Keras model and 2 optimizers"), run:
         pass
 
 

@@ -80,6 +80,13 @@ def test_missing_variable_is_named_however_it_is_reached(way: Callable[[tf.Varia
     assert found.startswith("forgotten:0 ")
 
 
+def test_variable_that_a_function_uses_is_reached_as_the_function_calls_it() -> None:
+    accumulated = [variable("Variable"), variable("Variable")]
+    step = tf.function(lambda: accumulated[0] + accumulated[1])
+
+    assert named(tf.train.Checkpoint(), step=step) == ("Variable:0 (reached as accumulated)",)
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_saved_variable_is_not_named_however_it_is_reached(way: Callable[[tf.Variable], Any]) -> None:
     held = variable()
@@ -138,6 +145,15 @@ def test_usual_training_has_no_missing_variable(replicas: int, two_replicas: Any
 
 def test_metric_of_the_loop_is_named_because_it_accumulates_over_steps() -> None:
     assert named(tf.train.Checkpoint(), metric=tf.keras.metrics.Mean(name="loss")) != ()
+
+
+def test_table_that_steps_may_change_is_named_unless_it_is_tracked_or_a_layers_vocabulary() -> None:
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=0)
+    layer = tf.keras.layers.StringLookup()
+    layer.adapt(["a", "b"])
+
+    assert named(tf.train.Checkpoint(), counts=table) == ("MutableHashTable (reached as held)",)
+    assert named(tf.train.Checkpoint(counts=table), counts=table, lookup=layer) == ()
 
 
 def test_exempt_object_and_what_it_refers_to_are_not_named() -> None:

@@ -337,6 +337,11 @@ def own_order(run: FilesRun) -> None:
         run.step_done()
 
 
+def own_mapped(run: FilesRun) -> None:
+    for _number, _square in map(lambda factor, number: (number, factor * number), [2, 2, 2, 2], range(1, 5)):
+        run.step_done()
+
+
 def own_list(run: FilesRun) -> None:
     entries = [1, 2, 3, 4]
     for _entry in entries:
@@ -384,6 +389,13 @@ def numbered(run: FilesRun) -> None:
         (own_steps, ["for _step in run.range(4):"]),
         (own_count, ["while True:  # run.step is the number of the step"]),
         (own_order, ["for _number in run.order(np.random.permutation(4)):"]),
+        (
+            own_mapped,
+            [
+                "for _number, _square in map(lambda factor, number: (number, factor * number), [2, 2, 2, 2], "
+                "range(1 + run.step, 5)):"
+            ],
+        ),
         (own_list, ["for _entry in run.order(entries):"]),
         (episodes, ["for _step in run.range(2):", "for _episode in run.epochs(2):"]),
         (from_zero_in_a_function, ["for _ in run.range(4):"]),

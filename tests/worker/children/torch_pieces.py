@@ -1,9 +1,10 @@
 """Runs one named piece of `worker.torch` in FOLDER; prints its result as JSON on the last line."""
 
+import enum
 import json
 import random
 import sys
-from collections import defaultdict, deque
+from collections import defaultdict, deque, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,49 @@ def plain() -> Any:
     }
 
 
+class Phase(enum.Enum):
+    """Of a training."""
+
+    FIRST = 1
+
+
+Seen = namedtuple("Seen", "state reward")  # as in many a replay memory
+
+
+def named() -> Any:
+    """Named tuples and enums in a state, after the restore."""
+    state = {"seen": [Seen(torch.ones(2), 0.5)], "phase": Phase.FIRST}
+    files = TorchFiles({"part": Part(state)}, {})
+    files.write(FOLDER)
+    files.read(FOLDER)
+    return repr(files.parts["part"].state)
+
+
+def late() -> Any:
+    """The messages about a state that PyTorch would refuse to load from the second save on."""
+    state: dict[str, Any] = {"seen": []}
+    run = stepkeeper.Run(part=Part(state), directory=FOLDER / "late", interval="1 steps")
+    with run:
+        for step in range(4):
+            if step:
+                state["seen"].append(deque([step]))
+            run.step_done()
+
+
+def grown() -> Any:
+    """The messages about a model and an optimizer that grow while they train, and about such as don't."""
+    model, fixed = nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = {"model": model, "fixed": fixed, "optimizer": optimizer}
+    run = stepkeeper.Run(**parts, directory=FOLDER / "grown", interval="1 steps", leave_out=["optimizer"])
+    with run:
+        for step in range(4):
+            if step == 1:
+                model.append(nn.Linear(1, 1))
+                optimizer.add_param_group({"params": model[1].parameters()})
+            run.step_done()
+
+
 def finite() -> Any:
     """The tensor types in which a NaN is found, or missed."""
     kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
@@ -250,6 +294,7 @@ def refused() -> Any:
 
 if __name__ == "__main__":
     pieces = {
-        each.__name__: each for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, finite, refused)
+        each.__name__: each
+        for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, named, late, grown, finite, refused)
     }
     print(json.dumps(pieces[PIECE]()))

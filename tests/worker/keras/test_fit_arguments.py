@@ -1,8 +1,10 @@
 """`fit` takes what `model.fit` takes: interrupted anywhere, it ends with the bits of an undisturbed run."""
 
+import itertools
 import re
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,33 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
     "endless generator": lambda: {"x": endless, "steps_per_epoch": 6},
     "generator object": lambda: {"x": endless(), "steps_per_epoch": 6},
 }
+
+
+class Staged(Sequence):
+    """Changes what can't be saved, and what no restart could make again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels = itertools.cycle([0.0, 0.5, 1.0])
+        self.stages: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x, y + len(self.stages)
+
+    def on_epoch_end(self) -> None:
+        next(self.levels)
+        self.stages.append(defaultdict(lambda: 0.0))
+
+
+def test_attributes_of_a_dataset_that_would_not_come_back_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, lambda: {"x": Staged()})
+
+    said = capsys.readouterr().err
+    assert "cannot resume exactly: Staged.levels (" in said
+    assert said.count("do not include Staged.stages[0] (only the script can make a defaultdict,") == 1
 
 
 class FailsAfter(tf.keras.callbacks.Callback):  # type: ignore[misc]

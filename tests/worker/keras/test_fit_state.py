@@ -3,7 +3,7 @@
 import enum
 import random
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,13 +265,17 @@ def test_array_replaces_one_that_is_read_only(tmp_path: Path) -> None:
     assert fixed.tolist() == [0.0, 0.0, 0.0]
 
 
+class Lists(list[int]):
+    """A list class of the script."""
+
+
 LOST: dict[str, tuple[Any, Any, Any, str]] = {
     "a member that is gone": (Phase.WARM, Phase.COLD, OtherPhase.WARM, "no longer fits (KeyError: 'COLD')"),
     "another generator": (
         None, np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.MT19937(1)), "ValueError"
     ),
-    "a counter": (None, Counter("aab"), None, "it was a Counter and is now nothing"),
-    "a dict with a default": (None, defaultdict(int, a=1), {}, "it was a defaultdict and is now a dict"),
+    "a list of its own": (None, Lists([1]), None, "it was a Lists and is now nothing"),
+    "a dict with a default": (None, defaultdict(lambda: 0, a=1), {}, "it was a defaultdict and is now a dict"),
     "a function": (None, [print], None, "it was a builtin_function_or_method, which only this process can create"),
 }  # fmt: skip
 
@@ -471,18 +475,12 @@ def test_value_of_another_kind_is_refused(value: Any) -> None:
         SavedObject(value)
 
 
-class Lists(list[int]):
-    """A list class of the script."""
-
-
 WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
     "function": lambda: print,
-    "counter": lambda: Counter("aab"),
-    "ordered": lambda: OrderedDict(a=1),
-    "dict with a default": lambda: defaultdict(list, a=[1]),
+    "dict with a default": lambda: defaultdict(lambda: 0, a=1),
     "own list": lambda: Lists([1]),
     "layer with nothing": tf.keras.layers.Flatten,
-    "nested": lambda: {"a": [Counter("a")]},
+    "nested": lambda: {"a": [Lists([1])]},
 }
 
 

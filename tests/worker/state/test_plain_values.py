@@ -4,7 +4,7 @@ import enum
 import json
 import queue
 import types
-from collections import Counter, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -77,7 +77,7 @@ KEPT = [
     datetime(2026, 11, 1, 2, 3, 4, 5), datetime(2026, 11, 1, tzinfo=EAST), date(2026, 11, 1), time(2, 3),
     timedelta(-1, 5, 7), Decimal("0.10"), Decimal("-Infinity"), Fraction(-2, 3 * 10**5000), UUID(int=1),
     range(9, 1, -2), slice(None, 3), [1], (1, [2]), {1: 2}, {1}, frozenset([1]), deque([1], 4), bytearray(b"a"),
-    Seen(1, [0.5]),
+    Seen(1, [0.5]), Counter("aab"), OrderedDict(b=1, a=2), defaultdict(list, a=[1]), defaultdict(Counter),
 ]  # fmt: skip
 
 
@@ -119,15 +119,43 @@ def test_a_number_that_an_earlier_version_saved_is_restored() -> None:
     assert ValueRestorer({}).restore_value({"kind": "Decimal", "number": "0.10"}, None) == Decimal("0.10")
 
 
-def test_a_tuple_with_names_needs_an_initial_value() -> None:
-    with pytest.raises(NotRestorable, match="it was a Seen and is now nothing"):
-        restored([Seen(1, 2)])
+def local_classes() -> tuple[Any, Any]:
+    """An enum and a named tuple that no name of a module leads to."""
+    return enum.Enum("Mode", "FIRST"), namedtuple("Local", "state reward")
+
+
+_enum, _tuple = local_classes()
+WITHOUT_NAME = [_enum.FIRST, _tuple(1, 2), defaultdict(lambda: 0, a=1)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Seen(1, 2), [Seen(1, [Phase.FIRST])], {Phase.FIRST: Counter("aab")}, defaultdict(set, a={1}), OrderedDict(b=1)],
+)
+def test_what_has_a_class_that_a_restart_finds_needs_no_example(value: Any) -> None:
+    again = restored(value)
+
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_a_tuple_with_names_that_a_function_made_needs_an_initial_value() -> None:
+    with pytest.raises(NotRestorable, match="it was a Local and is now nothing"):
+        restored([WITHOUT_NAME[1]])
+
+
+def test_a_tuple_whose_class_has_other_names_now_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedValue([Seen(1, 2)])
+    monkeypatch.setitem(globals(), "Seen", namedtuple("Seen", "state"))
+
+    with pytest.raises(NotRestorable, match="it was a Seen of 2 values and is now one of 1"):
+        ValueRestorer(saved.arrays).restore_value(saved.json, None)
 
 
 NO_ZONE = datetime(2026, 11, 1, tzinfo=timezone(timedelta(hours=2), "here"))
 
 
-@pytest.mark.parametrize("value", [Counter("aab"), Phase.FIRST, [Phase.FIRST], queue.Queue(), NO_ZONE])
+@pytest.mark.parametrize("value", [*WITHOUT_NAME, [WITHOUT_NAME[0]], queue.Queue(), NO_ZONE])
 def test_what_no_restart_could_make_again_is_refused_when_it_is_first_assigned(value: Any) -> None:
     state = RunState({"losses": []})
 
@@ -140,12 +168,12 @@ def test_what_no_restart_could_make_again_is_refused_when_it_is_first_assigned(v
 @pytest.mark.parametrize(
     ("initial", "change"),
     [
-        ([], lambda seen: seen.append(Seen(1, 2))),
-        ([Seen(0, 0)], lambda seen: seen.append(Seen(1, 2))),
-        (deque(maxlen=9), lambda seen: seen.append([Phase.FIRST])),
-        ({}, lambda seen: seen.update(a=Counter("a"))),
-        ({"a": 1}, lambda seen: seen.update(a=Phase.FIRST)),
-        (set(), lambda seen: seen.add(Phase.FIRST)),
+        ([], lambda seen: seen.append(WITHOUT_NAME[1])),
+        ([WITHOUT_NAME[1]], lambda seen: seen.append(WITHOUT_NAME[1])),
+        (deque(maxlen=9), lambda seen: seen.append([WITHOUT_NAME[0]])),
+        ({}, lambda seen: seen.update(a=WITHOUT_NAME[2])),
+        ({"a": 1}, lambda seen: seen.update(a=WITHOUT_NAME[0])),
+        (set(), lambda seen: seen.add(WITHOUT_NAME[0])),
     ],
 )
 def test_what_no_restart_could_make_again_is_refused_when_it_comes_into_a_container(
@@ -160,13 +188,43 @@ def test_what_no_restart_could_make_again_is_refused_when_it_comes_into_a_contai
         state.check()
 
 
+class Memory:
+    """A replay memory."""
+
+    def __init__(self) -> None:
+        self.memory: deque[Any] = deque(maxlen=9)
+
+    def state_dict(self) -> Any:
+        return {"memory": self.memory}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.memory = state["memory"]
+
+
+def test_named_tuples_that_an_object_gives_come_back() -> None:
+    state, again = RunState({"replay": Memory()}), RunState({"replay": Memory()})
+    state["replay"].memory.append(Seen(1, 2))
+    again.restore(state.to_bytes())
+
+    assert again["replay"].memory == deque([Seen(1, 2)], maxlen=9)
+    assert type(again["replay"].memory[0]) is Seen
+
+
+def test_what_an_object_gives_and_no_restart_could_make_again_is_refused() -> None:
+    state = RunState({"replay": Memory()})
+    state["replay"].memory.append(WITHOUT_NAME[1])
+
+    with pytest.raises(TypeError, match=r"cannot keep run.state\['replay'\].*only the script can make a Local"):
+        state.check()
+
+
 def test_what_has_an_initial_value_in_its_place_is_kept() -> None:
     def begun() -> RunState:
-        return RunState({"seen": [Seen(0, [Phase.FIRST])], "by": {("a", 1): Counter()}})
+        return RunState({"seen": [WITHOUT_NAME[1]], "by": {("a", 1): defaultdict(lambda: 0)}})
 
     state, again = begun(), begun()
-    state["seen"][:] = [Seen(1, [Phase.FIRST]), (2, [3])]
-    state["by"]["a", 1].update("aab")
+    state["seen"][:] = [WITHOUT_NAME[1]._replace(state=[3]), (2, [3])]
+    state["by"]["a", 1]["b"] += 1
     again.restore(state.to_bytes())
 
     assert dict(again) == dict(state)

@@ -189,6 +189,29 @@ def test_state_that_could_not_be_restored_is_named_with_the_first_checkpoint(fou
     assert "collections.defaultdict, collections.deque;" in said
 
 
+def test_state_that_could_not_be_restored_later_is_named_then(found: Found) -> None:
+    _, said = found("late")
+
+    assert said.count("cannot be restored: they hold objects of collections.deque;") == 1
+
+
+def test_parts_that_grow_are_named_at_the_first_save_that_no_restart_could_use(found: Found) -> None:
+    _, said = found("grown")
+
+    assert said.count("cannot be restored: model has 1.bias, 1.weight, and a restart makes it without;") == 1
+    assert (
+        said.count("optimizer has groups of 2, 2 parameters, and a restart makes it with groups of 2 parameters;") == 1
+    )
+    assert "restored: fixed has" not in said
+
+
+def test_named_tuples_and_enums_of_the_script_are_restored(found: Found) -> None:
+    state, said = found("named")
+
+    assert state == "{'seen': [Seen(state=tensor([1., 1.]), reward=0.5)], 'phase': <Phase.FIRST: 1>}"
+    assert "cannot be restored" not in said
+
+
 def test_nan_is_found_in_tensors_of_every_type_that_has_one(found: Found) -> None:
     finite, _ = found("finite")
 

@@ -38,6 +38,8 @@ _COMPREHENSIONS = frozenset(["<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _CALLS = ("CALL", "PRECALL")
 
+_READS_BY_NAME = frozenset(["getattr", "hasattr", "vars", "__dict__"])
+
 _Node = tuple[int, bool]
 """An instruction, and whether a jump backwards led to it."""
 
@@ -124,6 +126,8 @@ class Flow:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and
         back to it."""
+        if is_attribute and name in self.code.co_consts and not _READS_BY_NAME.isdisjoint(self.code.co_names):
+            return False  # as in getattr(self, "count", 0)
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
         accesses: list[tuple[Access, ...]] = []
         for number, instruction in enumerate(self.instructions):

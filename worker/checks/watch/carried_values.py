@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
-_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting")
+_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting", "queue", "ahead", "parts")
 """Kinds with a remedy of their own."""
 
 
@@ -72,6 +72,25 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
             f"that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
             f"in run.state, or give the name to leave_out= if they may differ"
+        )
+    if first.kind == "parts":
+        return (
+            f"a restart makes {it} as the script does first, without the parts that training has added: make {it} "
+            f"whole before the run, and choose what is used from the epoch's number, or give the name to leave_out= if "
+            f"that is no matter"
+        )
+    if first.kind == "ahead":
+        return (
+            f"what makes the data changes {it} while they are read, ahead of the steps, so no value belongs to a step, "
+            f"and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
+            f"or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
+        )
+    if first.kind == "queue":
+        return (
+            f"no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "
+            f"read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry from the "
+            f"step's number; of one that only the loop fills, keep list({name}.queue) in run.state, or give the name "
+            f"to leave_out= if it may begin anew"
         )
     kept = f'keep {one} in run.state["{name}"]'
     if "." in first.path:

@@ -80,6 +80,15 @@ def part_of_buffer(holder: Any) -> tuple[int, bytes]:
     return size, _bytes_of_numpy(np.frombuffer(holder, np.uint8)) if size else b""
 
 
+def part_of_frame(frame: Any) -> tuple[int, list[Any]] | None:
+    """Of a data frame, as pandas has them: how many rows, and the columns of all or some of them; None for others."""
+    if not (hasattr(type(frame), "iloc") and hasattr(type(frame), "columns")):
+        return None
+    rows, columns = frame.shape
+    part = frame.iloc[:: max(1, rows // SAMPLE)]
+    return rows, [part.iloc[:, number].to_numpy() for number in range(min(columns, ENTRIES))]
+
+
 def digest_all(digests: Iterable[int]) -> int:
     """One digest of several, in their order."""
     hashed = xxhash.xxh3_64()

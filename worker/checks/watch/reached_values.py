@@ -15,8 +15,8 @@ from worker.checks.reachability import MAX_OBJECTS
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Part, Setting, parts_of
-from worker.checks.watch.script_objects import SKIPPED, package_of
-from worker.checks.watch.standard_objects import cached_draws, is_cache
+from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
+from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
 
 
 class Search:
@@ -66,7 +66,9 @@ class Search:
             if not is_parameter(value):
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
-            self._add(path, "container", self._digest_container(path, value), identity, owner, binding)
+            self._add(path, _kind_of_container(value), self._digest_container(path, value), identity, owner, binding)
+        elif is_queue(value):
+            self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
@@ -125,6 +127,16 @@ class Search:
             self._add(path, "iterator", digest, identity, owner, binding)
         else:
             self._waiting.extend(parts_of(path, iterator, self.codes))
+
+
+def _kind_of_container(container: Any) -> str:
+    """ "parts" of a model, which run.state can't hold, a "mapping" or another "container"."""
+    if isinstance(container, list | tuple):
+        for _, entry in digests.entries_of(container):
+            is_plain = isinstance(entry, digests.PLAIN + digests.CONTAINERS) or digests.is_array(entry)
+            if not is_plain and not FRAMEWORKS.isdisjoint(map(package_of, type(entry).__mro__)):
+                return "parts"
+    return "mapping" if isinstance(container, Mapping | set) else "container"
 
 
 def _is_own(code: types.CodeType) -> bool:

@@ -107,9 +107,13 @@ def is_installed(kind: Any) -> bool:
 
 
 def is_searched(kind: type) -> bool:
-    """Whether objects of an installed package are searched all the same: records of values, as of Flax and Optax, and
-    environments of reinforcement learning, which no restart brings back."""
-    return dataclasses.is_dataclass(kind) or (hasattr(kind, "reset") and hasattr(kind, "step"))
+    """Whether objects of an installed package are searched all the same: records of values, as of Flax and Optax,
+    environments of reinforcement learning, which no restart brings back, and models that learn batch by batch, as
+    scikit-learn's and River's."""
+    is_environment = hasattr(kind, "reset") and hasattr(kind, "step")
+    return (
+        dataclasses.is_dataclass(kind) or is_environment or hasattr(kind, "partial_fit") or hasattr(kind, "learn_one")
+    )
 
 
 def is_scripts(module: str, file: str | None) -> bool:

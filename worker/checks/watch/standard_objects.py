@@ -1,4 +1,5 @@
-"""What objects of Python's standard library hold that training can change: settings, queues, buffers, shared memory.
+"""What objects of Python's standard library hold that training can change: settings, queues, buffers, shared memory;
+and data frames.
 
 Most of that library's objects are tools (locks, loggers, threads) whose insides change all the time and influence no
 training, so they are not searched. Those that hold values for a script are listed here. Imports no framework.
@@ -65,17 +66,23 @@ _DRAWING = frozenset({
 
 
 def content_of(value: Any) -> Any:
-    """What an object of the standard library holds, as values or containers; None if it holds nothing for a script."""
+    """What an object of the standard library or a data frame holds, as values or containers; None if it holds nothing
+    for a script."""
     for kind, read in _CONTENT:
         if isinstance(value, kind):
             return read(value)
-    queue = sys.modules.get("queue")
-    if queue is not None and isinstance(value, queue.Queue):
+    if is_queue(value):
         return value.queue
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return digests.part_of_buffer(value.get_obj())
-    return None
+    return digests.part_of_frame(value)
+
+
+def is_queue(value: Any) -> bool:
+    """Whether it is a queue of the standard library, which another thread may fill."""
+    queue = sys.modules.get("queue")
+    return queue is not None and isinstance(value, queue.Queue)
 
 
 def is_cache(value: Any) -> bool:

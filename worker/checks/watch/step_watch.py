@@ -11,12 +11,13 @@ step boundaries, whatever holds them (`reached_values`), and of those that diffe
 * the time: numbers that a clock showed since the last look.
 
 Names of the loop's own functions need no watching: what they carry is in their code, also if it changes for the first
-time after a week. The others are compared over the first three steps, and again at the first steps of the next three
-epochs, or after ten, thirty, a hundred and so on steps. Then nothing is watched any more, and nothing costs anything.
+time after a week. The others are compared over the first three steps, and again at the first step of each epoch, and
+ten, thirty, a hundred and so on steps after the first. Later looks take at most a hundredth of the training time.
 """
 
 import contextlib
 import datetime
+import functools
 import sys
 import sysconfig
 import time
@@ -31,6 +32,7 @@ from worker.checks.reachability import is_data
 from worker.checks.watch import digests
 from worker.checks.watch.access_order import AccessOrder
 from worker.checks.watch.carried_values import CarriedValue, findings_of
+from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.instructions import stored_names
 from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.loop_frames import (
@@ -46,15 +48,14 @@ from worker.checks.watch.script_objects import FRAMEWORKS, package_of
 from worker.checks.watch.standard_objects import environment_of
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
-EPOCHS = 3  # after which ends of epochs values are compared again
-LATER_LOOKS = (10, 30, 100, 300, 1000)  # steps after the first; for loops without epochs
+SETTLED_EPOCHS, SETTLED_STEPS = 3, 1000  # by when most of what changes has changed
 LOOK_S = 0.25  # the longest look
 SHARE = 0.01  # of training time that later looks may take
 CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes before
 
 
 class StepWatch:
-    """Watches one run from its first step on. `look` is called at each step boundary until `has_ended`."""
+    """Watches one run from its first step on. `look` is called at each step boundary."""
 
     def __init__(
         self,
@@ -64,11 +65,14 @@ class StepWatch:
         entered: Entered | None = None,
         roots: Sequence[tuple[str, Any]] = (),
         head_draws: bool = False,
+        of_data: Callable[[], Sequence[tuple[str, Any]]] = lambda: (),
     ) -> None:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
         the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
-        code before the first epoch's batches drew random numbers."""
-        self.has_ended = False
+        code before the first epoch's batches drew random numbers. `of_data`: the script's functions and objects that
+        make the data ahead of the steps."""
+        self.has_settled = False
+        """Whether most of what changes has been seen to change."""
         self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
         self.unreadable: dict[str, None] = {}
@@ -81,8 +85,10 @@ class StepWatch:
         self._entered = entered
         self._roots = roots
         self._head_draws = head_draws
+        self._data_watch = DataWatch(of_data)
         self._named: set[str] = set()
         self._before: dict[str, Reached] = {}
+        self._functions: dict[tuple[types.CodeType, str], Any] = {}  # that the loop carries, by its code and their name
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
         self._looks = 0
@@ -103,9 +109,11 @@ class StepWatch:
         frames = loop_frames(frame, self._entered)
         kept = self._kept_now()
         findings = [*self._carried(frames, kept), *self._drawn(frames, kept)] if self._looks == 0 else []
+        findings += self._rebound(frames)
         search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
         if self._looks:
             findings += self._changed(search, kept, frames)
+        findings += self._changed_ahead(search, kept, started + LOOK_S)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes = search.values, self._codes | search.codes
@@ -118,8 +126,8 @@ class StepWatch:
 
     def close(self) -> None:
         """Ends it, wherever it is."""
-        self.has_ended = True
         self._before = {}
+        self._functions = {}
         if self._order is not None:
             self._order.end()
 
@@ -129,12 +137,14 @@ class StepWatch:
         if self._looks < FIRST_LOOKS:
             self._epoch = epoch
             return True
-        is_later = step - self._first_step in LATER_LOOKS
+        since_first = step - self._first_step
+        if epoch == self._epoch and since_first % 10:  # most steps: nothing else costs them anything
+            return False
         is_new_epoch, self._epoch = epoch != self._epoch, epoch
         self._epochs_seen += is_new_epoch
-        if self._epochs_seen >= EPOCHS or step - self._first_step >= LATER_LOOKS[-1]:
-            self.has_ended = True
-        return (is_new_epoch or is_later) and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
+        self.has_settled = self._epochs_seen >= SETTLED_EPOCHS or since_first >= SETTLED_STEPS
+        is_due = is_new_epoch or _is_later_look(since_first)
+        return is_due and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
 
     def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
         names: set[str] = set()
@@ -254,6 +264,38 @@ class StepWatch:
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
         return findings_of(values)
 
+    def _rebound(self, frames: Sequence[LoopFrame]) -> list[Finding]:
+        """The functions that the loop carries and has replaced since the last look: another step, another loss."""
+        values: list[CarriedValue] = []
+        for frame in frames:
+            for name, line in frame.carried.items():
+                try:
+                    function = frame.value_of(name)
+                except (LookupError, TypeError):
+                    continue
+                place = frame.frame.f_code, name
+                if not _is_function(function):
+                    continue
+                if self._functions.setdefault(place, function) == function or self._is_named(name):
+                    continue
+                self._functions[place] = function
+                if not self._is_exempt(name) and all(function is not item for item in self._exempt):
+                    self._named.add(name)
+                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "object"))
+        return findings_of(values)
+
+    def _changed_ahead(self, search: Search, kept: Kept, until: float) -> list[Finding]:
+        """What the functions of the data have changed since the last look. `search`: what the loop reaches."""
+        values: list[CarriedValue] = []
+        for reached in self._data_watch.changed(search, kept, until):
+            if self._is_named(reached.path) or self._is_exempt(reached.path) or self._clocks.showed(reached.value):
+                continue
+            self._named.add(reached.path)
+            self._codes |= self._data_watch.codes
+            place = self._place_of(reached, ()) or "changed while the data are read"
+            values.append(CarriedValue(reached.path, f"{reached.path} ({place})", False, "ahead"))
+        return findings_of(values)
+
     def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
         made = {name for frame in frames for name in frame.made_in_loops - frame.carried.keys()}
         for path, array in search.unreadable.items():
@@ -276,7 +318,7 @@ class StepWatch:
             (*self._codes, *(frame.frame.f_code for frame in frames)), key=lambda code: code.co_name == "__init__"
         ):
             line = stored_names(code).get(name)
-            if line is not None:
+            if line is not None and not code.co_filename.startswith("<"):  # as of a dataclass' own __init__
                 return f"{Path(code.co_filename).name}:{line}"
         return None
 
@@ -301,6 +343,16 @@ class _Clocks:
         wall, since_boot = time.time(), time.monotonic()
         began_at = self._BEGAN_AT - CLOCK_SLACK_S
         return wall - self._WALL_S < value <= wall or (began_at < value <= since_boot and value % 1 != 0)
+
+
+def _is_later_look(since_first: int) -> bool:
+    """Whether so many steps after the first one it is time to look again, for loops without epochs."""
+    return since_first >= 10 and str(since_first).rstrip("0") in ("1", "3")
+
+
+def _is_function(value: Any) -> bool:
+    kinds = (types.FunctionType, types.MethodType, functools.partial)
+    return isinstance(value, kinds) or hasattr(type(value), "python_function")  # of a tf.function
 
 
 def _is_long(value: Any) -> bool:

@@ -77,6 +77,10 @@ class FitData:
 
     counts_examples = True
     """Whether the number of examples in its batches is known only in the step (see `ExampleCounter`)."""
+    lost: tuple[str, ...] = ()
+    """A text for each part of a checkpoint's state of the data that could not be restored."""
+    not_saved: tuple[str, ...] = ()
+    """Names of state that no checkpoint holds, as no restart could make it again."""
     each_epoch_anew = False
     """Whether each epoch has a pass of its own, also with `steps_per_epoch`."""
 
@@ -118,6 +122,10 @@ class FitData:
     def roots(self) -> list[Any]:
         """Where the search for state that is not saved begins."""
         return []
+
+    def unsaveable(self) -> Mapping[str, Any]:
+        """What of it can't be saved, by its name: it must not change while training runs."""
+        return {}
 
     def note_trained(self, objects: Iterable[Any]) -> None:
         """`objects`: what training changes."""

@@ -52,18 +52,18 @@ class PyDatasetData(FitData):
     def begin_training(self, resumed: bool) -> None:
         if not resumed:
             self._dataset.on_epoch_end()  # as Keras calls it before the first epoch, to shuffle
-            self._kept.keep()
+            self._keep_attributes()
 
     def begin_epoch(self) -> None:
         self._dataset.on_epoch_begin()
         self._in_epoch = True
-        self._kept.keep()
+        self._keep_attributes()
 
     def end_epoch(self) -> None:
         if self._in_epoch:
             self._in_epoch = False
             self._dataset.on_epoch_end()
-            self._kept.keep()
+            self._keep_attributes()
 
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         self._in_epoch = True
@@ -93,7 +93,7 @@ class PyDatasetData(FitData):
 
     def save(self, position: Position) -> Any:
         if not self._in_epoch:  # callbacks may have changed some behind the end of the epoch
-            self._kept.keep()
+            self._keep_attributes()
         saved, arrays = self._kept.kept
         known = self._ahead.draws and not self._parallel and position.batch > 0
         states = self._ahead.states_before(position.batch) if known else None
@@ -105,7 +105,14 @@ class PyDatasetData(FitData):
             return  # these data are of another kind than those before
         self._restored = saved["generators"]
         self._ahead.draws = self._ahead.draws or self._restored is not None
-        self._kept.restore(saved["attributes"], arrays)
+        self.lost = self._kept.restore(saved["attributes"], arrays)
+
+    def _keep_attributes(self) -> None:
+        self._kept.keep()
+        self.not_saved = self._kept.not_saved
+
+    def unsaveable(self) -> Mapping[str, Any]:
+        return self._kept.unsaveable()
 
     def _order(self, epoch: int, count: int | None) -> Any:
         """The number of the n-th batch of an epoch; None: n itself."""

@@ -1,11 +1,15 @@
 """Settings of Keras' objects that a loop changes are named, unless each pass sets them before its step."""
 
+import sys
 from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
 
 from tests.worker.checks.watch.test_step_watch import DATA, Run
+from worker.checks.findings import Finding
+from worker.checks.watch.step_watch import StepWatch
+from worker.state.run_state import RunState
 
 pytestmark = pytest.mark.tensorflow
 
@@ -82,3 +86,16 @@ def test_setting_that_a_loop_changes_is_named(loop: Callable[[Run], None], named
     loop(run)
 
     assert {name for name in run.named if name.startswith(("model.", "optimizer."))} == named
+
+
+def test_parts_of_a_model_that_grow_are_not_to_be_put_into_the_state() -> None:
+    blocks, found = [tf.keras.layers.Dense(2)], list[Finding]()
+    watch = StepWatch(lambda kept: None, (), RunState().items)
+
+    for step in range(3):
+        blocks.append(tf.keras.layers.Dense(2))
+        found += watch.look(step, 0, sys._getframe())
+    watch.close()
+
+    (finding,) = [finding for finding in found if finding.name.startswith("blocks ")]
+    assert "make it whole before the run" in finding.remedy

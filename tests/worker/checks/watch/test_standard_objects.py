@@ -12,17 +12,23 @@ import multiprocessing
 import os
 import queue
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import SGDClassifier
 
 from tests.worker.checks.watch.test_step_watch import DATA, Run, evaluate
+from worker.checks.findings import Finding
+from worker.checks.watch.step_watch import StepWatch
+from worker.state.run_state import RunState
 
 
 def settings(run: Run) -> None:
@@ -145,6 +151,20 @@ class Net:
         return self
 
 
+def make_step(factor: float) -> Callable[[float], float]:
+    return lambda batch: batch * factor
+
+
+def late_step(run: Run) -> None:
+    step, bound = make_step(1.0), evaluate
+    for epoch in run.epochs(5):
+        if epoch == 4:
+            step = make_step(0.1)
+        bound = bound or evaluate
+        for batch in run.batches(DATA):
+            run.step_done(loss=bound(step(batch)))
+
+
 def same_object_again(run: Run) -> None:
     model = Net()
     for batch in run.batches(DATA):
@@ -165,6 +185,7 @@ def same_object_again(run: Run) -> None:
         (cached_noise, {"noise_of"}),
         (late_phase, {"phase"}),
         (late_function, {"loss_of"}),
+        (late_step, {"step"}),
         (same_object_again, set()),
     ],
 )
@@ -174,6 +195,74 @@ def test_what_a_loop_carries_outside_of_containers_is_named(loop: Callable[[Run]
     loop(run)
 
     assert set(run.named) == named
+
+
+class Frame:
+    """What the watch needs of a data frame of pandas."""
+
+    iloc = columns = property(lambda self: None)
+
+    def __init__(self) -> None:
+        self.rows: list[list[float]] = []
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), 2
+
+
+class _Cells:
+    """`frame.iloc`: by steps over rows, or one column."""
+
+    def __init__(self, rows: list[list[float]]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            part = Frame()
+            part.rows = self._rows[place]
+            return part
+        return SimpleNamespace(to_numpy=lambda: np.array([row[place[1]] for row in self._rows]))
+
+
+Frame.iloc = property(lambda self: _Cells(self.rows))  # type: ignore[assignment]
+Frame.__module__ = "pandas"
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows.append([1.0, 2.0]), lambda rows: rows[0].reverse()])
+def test_data_frame_that_changes_is_named(change: Callable[[Any], None]) -> None:
+    run, log = Run(), Frame()
+    log.rows.append([0.0, 1.0])
+
+    for batch in run.batches(DATA):
+        change(log.rows)
+        run.step_done(loss=batch + log.shape[0])
+
+    assert run.named == ["log"]
+
+
+def test_model_of_a_package_that_learns_batch_by_batch_is_named() -> None:
+    run, probe = Run(), SGDClassifier(random_state=0)
+
+    for batch in run.batches(DATA):
+        probe.partial_fit([[batch], [-batch]], [0, 1], classes=[0, 1])
+        run.step_done(loss=batch)
+
+    assert {"probe.coef_", "probe.t_"} <= set(run.named)
+
+
+def test_queue_is_not_to_be_put_into_the_state_as_it_is() -> None:
+    waiting: queue.Queue[float] = queue.Queue()
+    watch = StepWatch(lambda kept: None, (), RunState().items)
+    found: list[Finding] = []
+
+    for step in range(3):
+        waiting.put(1.0)
+        found += watch.look(step, 0, sys._getframe())
+    watch.close()
+
+    (finding,) = [finding for finding in found if finding.name.startswith("waiting ")]
+    assert "read ahead in the data, before run.batches" in finding.remedy
+    assert "list(waiting.queue) in run.state" in finding.remedy
 
 
 def test_object_of_the_standard_library_in_leave_out_is_not_named() -> None:

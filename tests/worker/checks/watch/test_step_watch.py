@@ -4,7 +4,8 @@ import itertools
 import sys
 import time
 from collections import Counter, deque, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,13 @@ from worker.state.run_state import RunState
 class Run:
     """What these loops need of a run. It looks at the frame that calls `step_done`, at the first step."""
 
-    def __init__(self, *exempt: Any) -> None:
+    def __init__(self, *exempt: Any, of_data: Sequence[tuple[str, Any]] = ()) -> None:
         self.state = RunState()
         self.step = self.epoch = 0
         self.named: list[str] = []
         self.places: list[str] = []
         self._exempt = exempt
+        self._of_data = of_data
         self._watch: StepWatch | None = None
 
     def end_epoch(self) -> None:
@@ -41,7 +43,8 @@ class Run:
     def step_done(self, **metrics: Any) -> None:
         self.step += 1
         if self._watch is None:
-            self._watch = StepWatch(lambda kept: None, (self, *self._exempt), self.state.items)
+            exempt = (self, *self._exempt)
+            self._watch = StepWatch(lambda kept: None, exempt, self.state.items, of_data=lambda: self._of_data)
         found = self._watch.look(self.step, self.epoch, sys._getframe(1))
         self.named += [each.name.partition(" ")[0] for each in found]
         self.places += [each.name for each in found]
@@ -227,6 +230,28 @@ def test_values_made_anew_or_kept_in_state_are_not_named(loop: Callable[[Run], N
     loop(run)
 
     assert run.named == []
+
+
+@dataclass
+class Progress:
+    """Whose own `__init__` is code without a file."""
+
+    best: float = 0.0
+
+
+def record(run: Run) -> None:
+    progress = Progress()
+    for batch in run.batches(DATA):
+        setattr(progress, "best", batch)  # noqa: B010
+        run.step_done()
+
+
+def test_place_of_what_no_line_assigns_is_not_that_of_code_without_a_file() -> None:
+    run = Run()
+
+    record(run)
+
+    assert run.places == ["progress.best (changed by a step)"]
 
 
 def test_name_in_leave_out_is_not_named() -> None:
@@ -463,6 +488,64 @@ def test_what_changes_anywhere_and_nobody_keeps_is_named_by_its_path(
     loop(run)
 
     assert set(run.named) == named
+
+
+class Reader:
+    """Reads its own attribute by its name."""
+
+    def step(self) -> float:
+        self.count = getattr(self, "count", 0) + 1
+        return 1.0 / self.count
+
+
+def attribute_read_by_name(run: Run) -> None:
+    reader = Reader()
+    for _batch in run.batches(DATA):
+        run.step_done(loss=reader.step())
+
+
+def test_attribute_that_getattr_reads_before_it_is_assigned_is_named() -> None:
+    run = Run()
+
+    attribute_read_by_name(run)
+
+    assert run.named == ["reader.count"]
+
+
+class LateDecay:
+    """A trainer whose rate begins to fall late."""
+
+    def __init__(self, begins: int) -> None:
+        self.rate = 1.0
+        self._begins = begins
+
+    def update(self, count: int) -> None:
+        if count >= self._begins:
+            self.rate *= 0.5
+
+
+def late_in_epochs(run: Run) -> None:
+    trainer = LateDecay(begins=8)
+    for epoch in run.epochs(10):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch * trainer.rate)
+        trainer.update(epoch)
+
+
+def late_in_steps(run: Run) -> None:
+    trainer = LateDecay(begins=2000)
+    while run.step < 3100:
+        run.step_done(loss=trainer.rate)
+        trainer.update(run.step)
+
+
+@pytest.mark.parametrize("loop", [late_in_epochs, late_in_steps])
+def test_what_begins_to_change_late_is_named_then(loop: Callable[[Run], None]) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert run.named == ["trainer.rate"]
 
 
 class ArrayElsewhere:
