@@ -439,7 +439,7 @@ class Histories:
         """The mirrored job goes on elsewhere, while this host is down with its disk; then that host is lost."""
         here, there = self.here, self.there
         self.until(lambda: self.status(MIRRORED)["job"]["mirror"]["newest_step"], "the store has something")
-        self.lose(here)
+        self.told[MIRRORED].newest = self.lose(here)  # nobody can reach what only its disk has
         there.write()
         there.daemon.start(PATIENCE_S)
         newest = self.told[MIRRORED].newest
