@@ -321,6 +321,63 @@ class Histories:
         self.here.daemon.stop()
         self.here.daemon.start(PATIENCE_S)
 
+    def daemon_is_reloaded(self, job: str) -> None:
+        if self.random.random() < 0.5:
+            self.here.marks[job] += 1
+            self.here.write()
+        if self.call("reload") is None:
+            self.until(self._is_reloaded, "the next daemon answers")
+
+    def _is_reloaded(self) -> bool:
+        try:
+            return bool(self.here.daemon.call("pid"))
+        except OSError:
+            return False
+
+    def host_is_rebooted(self, job: str) -> None:
+        pids = self.pids().values()
+        self.here.daemon.stop(signal.SIGKILL)
+        for pid in filter(None, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.clean_runtime_dir()
+        self.here.daemon.start(PATIENCE_S)
+
+    def runtime_dir_is_cleaned(self, job: str) -> None:
+        """By somebody who takes what is in /run for old."""
+        self.clean_runtime_dir()
+        self.random.choice([self.worker_is_killed, self.daemon_is_killed, self.daemon_is_reloaded])(job)
+
+    def clean_runtime_dir(self) -> None:
+        shutil.rmtree(self.here.folder / "state" / "run", ignore_errors=True)
+
+    def order_is_given_and_the_daemon_is_killed(self, job: str) -> None:
+        names = selection.committed_checkpoints(self.here.disk / job)
+        self.call("stop", name=job)
+        order = {"from_step": names[-1].step} if names and self.random.random() < 0.7 else {"from_scratch": True}
+        self.call("start", name=job, wait=False, **order)
+        time.sleep(self.random.choice([0.0, 0.01, 0.05, 0.2, 0.6]))  # it may be carried out, or not yet
+        self.daemon_is_killed(job)
+
+    def command_of_its_section_is_missing(self, job: str) -> None:
+        wrong = self.here.section(job).replace("/train.py", "/trian.py")
+        self.here.daemon.write("".join(wrong if name == job else self.here.section(name) for name in JOBS))
+        self.call("update", discard=self.random.random() < 0.5)
+        self.wait_a_moment(job)
+        self.here.write()
+        self.call("update")
+
+    def inodes_are_used_up(self, job: str) -> None:
+        used = os.statvfs(self.here.disk)
+        self._limit_inodes(str(used.f_files - used.f_ffree + 3))
+        self.random.choice([self.worker_is_killed, self.job_is_stopped_and_started, self.section_is_changed])(job)
+        self.wait_a_moment(job)
+        self._limit_inodes("100k")
+
+    def _limit_inodes(self, number: str) -> None:
+        command = ["mount", "-o", f"remount,nr_inodes={number}", str(self.here.disk)]
+        subprocess.run(command, check=False, capture_output=True)
+
     def record_is_damaged_and_the_folder_away(self, job: str) -> None:
         """One of the two records, while no daemon runs; and the checkpoints are out of reach at the next start."""
         self.here.daemon.stop()
@@ -382,7 +439,7 @@ class Histories:
         """The mirrored job goes on elsewhere, while this host is down with its disk; then that host is lost."""
         here, there = self.here, self.there
         self.until(lambda: self.status(MIRRORED)["job"]["mirror"]["newest_step"], "the store has something")
-        self.lose(here)
+        self.told[MIRRORED].newest = self.lose(here)  # nobody can reach what only its disk has
         there.write()
         there.daemon.start(PATIENCE_S)
         newest = self.told[MIRRORED].newest
@@ -437,6 +494,12 @@ class Histories:
             self.disk_is_full: 3,
             self.daemon_is_killed: 2,
             self.daemon_is_stopped: 1,
+            self.daemon_is_reloaded: 2,
+            self.host_is_rebooted: 1,
+            self.runtime_dir_is_cleaned: 1,
+            self.order_is_given_and_the_daemon_is_killed: 1,
+            self.command_of_its_section_is_missing: 1,
+            self.inodes_are_used_up: 1,
             self.record_is_damaged_and_the_folder_away: 2,
             self.project_is_copied_and_a_daemon_started_in_the_copy: 1,
             self.another_host_takes_over_and_is_lost: 2,

@@ -209,6 +209,21 @@ def test_checkpoint_of_a_durable_job_is_over_once_it_is_in_the_mirror(tmp_path: 
             daemon.call("checkpoint", name="j")
 
 
+def test_an_update_to_another_directory_waits_until_the_store_has_what_the_stop_saved(tmp_path: Path):
+    section = mirrored("j", tmp_path, f"file://{tmp_path}/store", "mirror_rate_limit = 500", STEPS=100000, EVERY=100000)
+    with Daemon(tmp_path, section) as daemon:
+        step = daemon.until_step("j", 30) and daemon.call("checkpoint", name="j")["step"]
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == step, "the store has it")
+        daemon.write(section.replace(f"checkpoint_dir={tmp_path}/j", f"checkpoint_dir={tmp_path}/other"))
+
+        actions = daemon.call("update")["actions"]
+
+        assert [action["action"] for action in actions] == ["stopped", "updated"]
+        found = daemon.until_state("j", "RUNNING", "BACKOFF")
+        assert found["job"]["restored"] is not None, found["reason"]
+        assert int(found["job"]["restored"].split("-")[1].split(".")[0]) > step
+
+
 def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path, url: str):
     with Daemon(tmp_path, mirrored("j", tmp_path, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
         daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")

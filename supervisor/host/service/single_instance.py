@@ -100,10 +100,10 @@ def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
         if not runtime_dir.exists():
             runtime_dir.mkdir(parents=True)
             runtime_dir.chmod(0o711)  # despite the umask: the users of jobs have to reach their pipes
-        status, path, own = runtime_dir.stat(), runtime_dir / OWNER, state_dir.resolve()
+        status, path = runtime_dir.stat(), runtime_dir / OWNER
         identity = f"{status.st_dev:x}-{status.st_ino:x}"
         other = _owner_of(path, identity)
-        if other is not None and other != own and _is_locked(other / LOCK):
+        if other is not None and _is_of_another(other, state_dir):
             raise AlreadyRunning(
                 f"cannot start: another supervisord, with the state folder {other}, uses runtime_dir {runtime_dir}; "
                 "give this one a runtime_dir of its own, or delete that line"
@@ -111,7 +111,7 @@ def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
         descriptor = open_guarded(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, os.fsencode(f"{identity} {own}"))
+            os.write(descriptor, os.fsencode(f"{identity} {state_dir.resolve()}"))
         finally:
             os.close(descriptor)
 
@@ -125,9 +125,12 @@ def _owner_of(path: Path, identity: str) -> Path | None:
     return Path(owner) if noted == identity and owner else None
 
 
-def _is_locked(lock: Path) -> bool:
+def _is_of_another(other: Path, state_dir: Path) -> bool:
+    """Whether it is the state folder of another live daemon."""
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if other.samefile(state_dir):  # perhaps by another path
+            return False
+        descriptor = os.open(other / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -209,7 +209,7 @@ class Updating:
         stopped, uploads = UpdateAction(name, "stopped"), False
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old, leaves_memory=keeps_memory(old.config, config))
+            stopped = await _retire_for_update(old, config)
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -247,11 +247,14 @@ class Updating:
             self._services.listeners.publish([event_types.group_removed(group)])
 
 
-async def _retire_for_update(runner: Runner, *, leaves_memory: bool) -> UpdateAction:
+async def _retire_for_update(runner: Runner, new: ProgramConfig | None) -> UpdateAction:
     """Flushes and stops a program, whose section changes; what is said of that."""
+    moves_to = None if new is None or new.job is None else new.job.checkpoint_dir
+    moves = runner.config.job is not None and moves_to not in (None, runner.config.job.checkpoint_dir)
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
-    await retire(runner, "update", leaves_memory=leaves_memory)
+    leaves_memory = keeps_memory(runner.config, new)
+    await retire(runner, "update", leaves_memory=leaves_memory, needs_mirror=moves)  # from where it is fetched
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")

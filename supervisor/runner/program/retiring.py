@@ -23,10 +23,12 @@ async def retire(
     *,
     leaves_unkillable: bool = False,
     leaves_memory: bool = False,
+    needs_mirror: bool = False,
 ) -> None:
     """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
 
-    With `durable = remote`, its last checkpoint is in the mirror then. `leaves_unkillable`: a process that can't be
+    With `durable = remote`, or if somebody `needs_mirror`, its last checkpoint is in the mirror then, unless that
+    fails. `leaves_unkillable`: a process that can't be
     killed, as one that waits for a dead file server, is left to the next daemon; whoever starts another here waits.
     `leaves_memory`: what a dead worker left there, and no disk has taken in time, is for the caller.
     """
@@ -39,7 +41,7 @@ async def retire(
     if runner.memory is not None and not (is_left or leaves_memory):
         runner.memory.detach()
     if (mirror := runner.mirror) is not None:
-        if mirror.is_awaited and not mirror.is_finished:
+        if (mirror.is_awaited or needs_mirror) and not mirror.is_finished:
             await _wait_for_mirror(runner, mirror)
         mirror.finish()
     if runner.node_mirror is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.service.single_instance import AlreadyRunning, StateFolder, claim_runtime_dir
+from supervisor.host.service.single_instance import OWNER, AlreadyRunning, StateFolder, claim_runtime_dir
 
 
 def locked(folder: Path) -> StateFolder:
@@ -26,6 +26,16 @@ def test_a_second_daemon_with_the_same_runtime_dir_is_refused_while_the_first_li
 
     os.close(first._descriptor)
     claim_runtime_dir(run, second.path)
+
+
+def test_a_state_folder_with_another_path_than_before_is_no_other_daemons(tmp_path: Path) -> None:
+    run, state = tmp_path / "run", locked(tmp_path / "state")
+    (tmp_path / "link").symlink_to(state.path)
+    claim_runtime_dir(run, state.path)
+    noted = (run / OWNER).read_text()
+    (run / OWNER).write_text(noted.replace(str(state.path), str(tmp_path / "link")))  # as if it were mounted there too
+
+    claim_runtime_dir(run, state.path)
 
 
 def test_a_runtime_dir_that_came_with_a_copy_is_nobodys(tmp_path: Path) -> None:
