@@ -70,6 +70,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._script = ScriptConditions({})
         self._parts_remedy = PARTS_REMEDY
         self._tensor_writer: TensorFlowWriter | None = None
+        self._read_later = contextlib.ExitStack()  # a folder of what was in memory, until the first step is done
 
     def restore_or_begin(
         self, total_steps: int | None, set_at_step: str = SET_AT_STEP, parts_remedy: str = PARTS_REMEDY
@@ -116,6 +117,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         Says that training continues on other data than before: on stderr, and once more as `restored`. So it says if
         the script has set values of its own in the place of restored ones.
         """
+        self._read_later.close()
         if self._tensor_writer is not None and self._place == ALONE:
             self._tensor_writer.prepare_copy()
         if changed_data:
@@ -161,6 +163,10 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             missing = (*missing, f"some state, perhaps: the search for it failed with {describe_error(error)}")
         self.report_findings(findings, step, missing, remedy)
 
+    def close(self) -> None:
+        self._read_later.close()
+        super().close()
+
     def _begin_without_directory(self) -> None:
         if self._attempt.channel is not None:
             self._attempt.channel.wait_for_go()
@@ -176,7 +182,10 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             if opened.memory is not None:
                 opened = self._in_folder(opened, opened.memory, restoring)
             self._opened = opened
-            return self._restore(opened)
+            checkpoint = self._restore(opened)
+            if checkpoint is not None and checkpoint.unmatched:
+                self._read_later = restoring.pop_all()  # TensorFlow reads the rest as the first step makes variables
+            return checkpoint
 
     def _in_folder(
         self, opened: OpenedDirectory, memory: MemoryCheckpoint, restoring: contextlib.ExitStack

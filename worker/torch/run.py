@@ -167,7 +167,8 @@ class Run(FilesRun):
         super()._release()
 
     _remedy = (
-        "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
+        "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), a generator as in "
+        'Run(generators={"rng": rng}), or in leave_out=[...] if it never changes'
     )
 
     def _digest_generators(self) -> bytes:

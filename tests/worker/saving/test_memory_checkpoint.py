@@ -4,13 +4,14 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import worker
 from supervisor.protocol import layout as names
 from supervisor.protocol.checkpoints.manifest import read_manifest
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
@@ -19,6 +20,7 @@ from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.memory_tier.layout import NoCopy
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Go
+from tests.worker.daemon_end import DaemonEnd
 from tests.worker.saving.test_memory_tier import Listener
 from worker.checkpoint.restore import restore_checkpoint
 from worker.checkpoint.restore_in_place import LEAST_BYTES
@@ -234,3 +236,24 @@ def test_without_the_memory_the_disk_is_used_and_that_is_said(dead: Worker) -> N
         memory, listener = begun(Go(4, "/c/step-0000000009.a3", socket_name, 3))
         assert memory is None
         assert why in listener.shown[0]
+
+
+def test_variable_that_the_first_step_makes_is_restored_from_memory_too(
+    dead: Worker, daemon: DaemonEnd, begin: Callable[[Launch], None], tmp_path: Path
+) -> None:
+    """TensorFlow reads its value when it is made, from the files that the restore has read."""
+    _ = dead.tracked.save_counter  # as of a run
+    dead.copy(10)
+    name = f"stepkeeper-test-later-{os.getpid()}"
+    Offer(name, dead.file.descriptor)
+    begin(Launch(job="digits", control=daemon.control(), checkpoint_dir=tmp_path / "checkpoints"))
+    daemon.send(Go(1, None, name, 3))
+
+    tracked = tf.train.Checkpoint(words=tf.Variable(["none", "of"]), count=tf.Variable(0, dtype=tf.int64))
+    with worker.Run(tracked) as run:
+        for _ in run.range(1):
+            tracked.large = tf.Variable(tf.zeros([300_000]))
+            run.step_done()
+
+    assert run.step == 11
+    assert np.array_equal(tracked.large.numpy(), np.arange(300_000, dtype=np.float32) * 10)

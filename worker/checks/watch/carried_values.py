@@ -41,7 +41,8 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
     if first.kind == "iterator":
         return (
             f"no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
-            f"or run.order, or give the name to leave_out= if it may begin anew"
+            f"or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "
+            f"name to leave_out= if it may begin anew"
         )
     if first.kind == "drawn":
         return (
