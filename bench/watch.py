@@ -15,10 +15,10 @@ from typing import Any
 
 from bench import harness, peer
 from supervisor.protocol.wire.launch import Interval, Launch, without_launch_variables
-from worker.checks.watch.step_watch import LATER_LOOKS
+from worker.checks.watch.look_times import SETTLED_STEPS
 
 EXAMPLES = {"digits": "2", "torch_digits": None, "charlm": "2"}
-STEPS = LATER_LOOKS[-1] + 400
+STEPS = SETTLED_STEPS + 400
 """Of one run."""
 
 

@@ -25,8 +25,8 @@ def job(example: str) -> None:
             started = time.thread_time()
             result = super().look(*arguments)
             took = time.thread_time() - started
-            (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
-            self._seen = self._looks
+            (looks if took > 2e-4 or self._times.looks != getattr(self, "_seen", 0) else waiting).append(took)
+            self._seen = self._times.looks
             return result
 
     loop_checks.StepWatch = Timed  # type: ignore[attr-defined]

@@ -11,12 +11,10 @@ step boundaries, whatever holds them (`reached_values`), and of those that diffe
 * the time: numbers that a clock showed since the last look.
 
 Names of the loop's own functions need no watching: what they carry is in their code, also if it changes for the first
-time after a week. The others are compared over the first three steps, and again at the first step of each epoch, and
-ten, thirty, a hundred and so on steps after the first. Later looks take at most a hundredth of the training time.
+time after a week. The others are compared at the times of `look_times`.
 """
 
 import contextlib
-import datetime
 import functools
 import sys
 import sysconfig
@@ -32,9 +30,11 @@ from worker.checks.reachability import is_data
 from worker.checks.watch import digests
 from worker.checks.watch.access_order import AccessOrder
 from worker.checks.watch.carried_values import CarriedValue, findings_of
+from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.instructions import stored_names
 from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.look_times import LOOK_S, LookTimes
 from worker.checks.watch.loop_frames import (
     LoopFrame,
     is_held_outside,
@@ -46,12 +46,6 @@ from worker.checks.watch.loop_frames import (
 from worker.checks.watch.reached_values import Search, is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, package_of
 from worker.checks.watch.standard_objects import environment_of
-
-FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
-SETTLED_EPOCHS, SETTLED_STEPS = 3, 1000  # by when most of what changes has changed
-LOOK_S = 0.25  # the longest look
-SHARE = 0.01  # of training time that later looks may take
-CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes before
 
 
 class StepWatch:
@@ -71,8 +65,6 @@ class StepWatch:
         the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
         code before the first epoch's batches drew random numbers. `of_data`: the script's functions and objects that
         make the data ahead of the steps."""
-        self.has_settled = False
-        """Whether most of what changes has been seen to change."""
         self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
         self.unreadable: dict[str, None] = {}
@@ -91,36 +83,39 @@ class StepWatch:
         self._functions: dict[tuple[types.CodeType, str], Any] = {}  # that the loop carries, by its code and their name
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
-        self._looks = 0
-        self._first_step = 0
-        self._epoch: int | None = None
-        self._epochs_seen = 0
-        self._began_at = time.perf_counter()
-        self._took_s = 0.0
-        self._clocks = _Clocks()
+        self._times = LookTimes()
+        self._clocks_since, self._looked_at = PROCESS_BEGAN_AT, time.monotonic()
+        self._maybe_times: set[str] = set()
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether most of what changes has been seen to change."""
+        return self._times.has_settled
 
     def look(self, step: int, epoch: int, frame: types.FrameType | None) -> list[Finding]:
         """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
-        if not self._is_due(step, epoch):
+        if not self._times.is_due(step, epoch):
             return []
         started = time.thread_time()
         if self._order is not None:
             self._order.end()
         frames = loop_frames(frame, self._entered)
         kept = self._kept_now()
-        findings = [*self._carried(frames, kept), *self._drawn(frames, kept)] if self._looks == 0 else []
+        findings = self._carried(frames, kept)
+        if self._times.looks == 0:
+            findings += self._drawn(frames, kept)
         findings += self._rebound(frames)
         search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
-        if self._looks:
+        if self._times.looks:
             findings += self._changed(search, kept, frames)
         findings += self._changed_ahead(search, kept, started + LOOK_S)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes = search.values, self._codes | search.codes
-        self._looks += 1
-        self._clocks = _Clocks()
-        self._took_s += time.thread_time() - started
-        if self._looks == 1:
+        # what a clock showed before the last look may have moved to another name since
+        self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
+        self._times.add(time.thread_time() - started)
+        if self._times.looks == 1:
             self._watch_one_step(frames)
         return findings
 
@@ -130,21 +125,6 @@ class StepWatch:
         self._functions = {}
         if self._order is not None:
             self._order.end()
-
-    def _is_due(self, step: int, epoch: int) -> bool:
-        if self._epoch is None:
-            self._epoch, self._first_step = epoch, step
-        if self._looks < FIRST_LOOKS:
-            self._epoch = epoch
-            return True
-        since_first = step - self._first_step
-        if epoch == self._epoch and since_first % 10:  # most steps: nothing else costs them anything
-            return False
-        is_new_epoch, self._epoch = epoch != self._epoch, epoch
-        self._epochs_seen += is_new_epoch
-        self.has_settled = self._epochs_seen >= SETTLED_EPOCHS or since_first >= SETTLED_STEPS
-        is_due = is_new_epoch or _is_later_look(since_first)
-        return is_due and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
 
     def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
         names: set[str] = set()
@@ -167,12 +147,15 @@ class StepWatch:
         return kept
 
     def _carried(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
-        """The plain values that the loop's code carries, whether they have changed yet or not."""
+        """The plain values that the loop's code carries, whether they have changed yet or not: all at the first look,
+        and later those that could still be a time."""
         values: list[CarriedValue] = []
         for frame in frames:
             into_state = names_put_into_state(frame)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
                 if name in self._named or name in into_state or self._is_exempt(name):
+                    continue
+                if self._times.looks and name not in self._maybe_times:
                     continue
                 try:
                     value = frame.value_of(name)
@@ -181,7 +164,9 @@ class StepWatch:
                 if is_data(value):
                     kind, is_kept = "data", any(value is item for item in self._exempt)
                 elif _is_carried_plainly(value):
-                    kind, is_kept = "value", self._clocks.showed(value) or self._keeps(kept, name, value)
+                    kind, is_time = "value", a_clock_showed(value, PROCESS_BEGAN_AT)
+                    self._maybe_times |= {name} if is_time else set()
+                    is_kept = is_time or self._keeps(kept, name, value)
                 elif is_replaced(name, value, frame):
                     is_own = package_of(type(value)) not in FRAMEWORKS  # what files hold is assigned at their restore
                     is_kept = any(value is item for item in self._exempt) or (is_own and self._keeps(kept, name, value))
@@ -245,7 +230,7 @@ class StepWatch:
             is_rebound = now.identity == 0 or now.identity != before.identity
             if frame is not None and path not in frame.carried and is_rebound:
                 continue  # each pass of a loop makes it anew
-            if kept.has(now) or self._is_exempt(path) or self._clocks.showed(now.value):
+            if kept.has(now) or self._is_exempt(path) or self._is_time(now.value):
                 continue
             if frame is None and now.binding is not None:
                 is_target = any(
@@ -288,7 +273,7 @@ class StepWatch:
         """What the functions of the data have changed since the last look. `search`: what the loop reaches."""
         values: list[CarriedValue] = []
         for reached in self._data_watch.changed(search, kept, until):
-            if self._is_named(reached.path) or self._is_exempt(reached.path) or self._clocks.showed(reached.value):
+            if self._is_named(reached.path) or self._is_exempt(reached.path) or self._is_time(reached.value):
                 continue
             self._named.add(reached.path)
             self._codes |= self._data_watch.codes
@@ -311,6 +296,9 @@ class StepWatch:
     def _is_exempt(self, name: str) -> bool:
         return bool({name, short_name(name), name.partition("[")[0]} & self._exempt_names)
 
+    def _is_time(self, value: object) -> bool:
+        return a_clock_showed(value, self._clocks_since)
+
     def _place_of(self, reached: Reached, frames: Sequence[LoopFrame]) -> str | None:
         """The line that assigns what changed."""
         name = reached.binding or short_name(reached.path)
@@ -324,30 +312,6 @@ class StepWatch:
 
 
 _NOTHING = object()
-
-
-class _Clocks:
-    """Tells numbers that a clock has shown in this process from others."""
-
-    _WALL_S = 7 * 86400.0  # how long a process may have run that asks
-    _BEGAN_AT = time.monotonic()
-
-    def showed(self, value: object) -> bool:
-        """Whether a value is a time that a clock has shown since the process began: seconds, nanoseconds or a date."""
-        if isinstance(value, datetime.datetime):
-            return True
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        if isinstance(value, int):
-            value = value / 1e9
-        wall, since_boot = time.time(), time.monotonic()
-        began_at = self._BEGAN_AT - CLOCK_SLACK_S
-        return wall - self._WALL_S < value <= wall or (began_at < value <= since_boot and value % 1 != 0)
-
-
-def _is_later_look(since_first: int) -> bool:
-    """Whether so many steps after the first one it is time to look again, for loops without epochs."""
-    return since_first >= 10 and str(since_first).rstrip("0") in ("1", "3")
 
 
 def _is_function(value: Any) -> bool:

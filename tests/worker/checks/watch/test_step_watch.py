@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from worker.checks.findings import Finding
+from worker.checks.watch import step_watch
 from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
 
@@ -572,3 +573,19 @@ def test_array_that_cannot_be_read_is_told_of_and_one_that_was_used_up_is_not() 
     assert run._watch is not None
     assert list(run._watch.unreadable) == ["inside[0]", "weights"]
     assert run.named == []
+
+
+def test_sum_that_a_clock_of_a_young_host_has_shown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that began with the host shows what a sum of losses may be."""
+    monkeypatch.setattr(step_watch, "PROCESS_BEGAN_AT", time.monotonic() - 1000)
+    run, sums = Run(), SimpleNamespace(total=time.monotonic() - 500.25, at=time.monotonic(), before=time.monotonic())
+
+    total = time.monotonic() - 500.25
+    for _epoch in run.epochs(1):
+        for batch in run.batches(DATA):
+            sums.total += batch / 10
+            total += 300 * batch
+            sums.before, sums.at = sums.at, time.monotonic()
+            run.step_done()
+
+    assert set(run.named) == {"total", "sums.total"}
