@@ -83,7 +83,7 @@ def test_lists_attempts_quarantine_and_roll_back_answer(home: Path) -> None:
         (200, True),
         (100, True),
     ]
-    assert highest == Attempts(3)
+    assert highest == Attempts(3, 3)
     assert isinstance(aside, SetAside)
     assert isinstance(back, SetAside)
     assert [checkpoint.name for checkpoint in (*aside.checkpoints, *back.checkpoints)] == [
