@@ -182,7 +182,7 @@ OTHERS: dict[str, Any] = {
     "Examples": lambda own: {"x": examples()},
     "of unknown length": lambda own: {"x": pairs().batch(4).filter(lambda x, y: True).with_options(untuned())},
     "of unknown length in steps": lambda own: {
-        "x": pairs().batch(4).filter(lambda x, y: True).with_options(untuned()), "steps_per_epoch": 3,
+        "x": pairs().repeat().batch(4).filter(lambda x, y: True).with_options(untuned()), "steps_per_epoch": 3,
     },
     "made for each epoch": lambda own: {
         "x": lambda epoch: pairs().shuffle(9, seed=epoch).batch(4).with_options(untuned())
