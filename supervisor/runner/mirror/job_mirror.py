@@ -265,7 +265,7 @@ class JobMirror(ProgramObserver):
                 self._lose_run(fenced)
         except MirrorError as error:
             return await self._pause_after(error)
-        except Exception as error:  # without another try, nothing more would reach the store, and nobody would know
+        except Exception as error:  # noqa: BLE001 - or nothing more would reach the store, unseen
             self._log.exception("internal.failed")
             return await self._pause_after(MirrorError(f"internal error {error!r:.200}; the log has the traceback"))
         return True
