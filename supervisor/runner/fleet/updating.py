@@ -244,6 +244,7 @@ class Updating:
     def _forget(self, name: str) -> None:
         """A program is used no more. What was measured of it serves one that is added under its name soon."""
         self._services.ledger.wanted.forget_program(name)
+        self._services.ledger.series.forget(name)
         self._removed[name] = None
         while len(self._removed) > REMOVED_KEPT:
             oldest = next(iter(self._removed))
