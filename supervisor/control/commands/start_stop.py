@@ -102,6 +102,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
         if begins_at is not None:
+            if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
+                raise CommandError(Code.ALREADY_STARTED, runner.name)
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
         is_order = begins_at is not None
