@@ -444,6 +444,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
+        ("port = 127.0.0.1:0000659999", "port is '127.0.0.1:0000659999'; write host:port"),
         ("port = 127.0.0.1:0", "port is '127.0.0.1:0'; write host:port, such as 127.0.0.1:9001"),
         ("port = nine", "port is 'nine'"),
         ("", "has no 'port'; add it"),
