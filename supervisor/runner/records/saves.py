@@ -76,7 +76,7 @@ class SaveDurations:
     def forget(self, job: str) -> None:
         """The job was removed long ago: nothing that is held by its name stays."""
         for known in (self._saves, self._attempts, self._first_of, self._disks, self._directories, self._sizes):
-            known.pop(job, None)  # type: ignore[attr-defined]
+            known.pop(job, None)
 
     def record_save(
         self,

@@ -82,7 +82,7 @@ class ResourceWatch:
         self._is_update_due = False
         for known in (self._health, self._over):
             for name in known.keys() - self._runners.keys():
-                del known[name]  # type: ignore[attr-defined]
+                del known[name]
         if any(_is_watched(runner) for runner in self._runners.values()):
             self._needed.set()
         else:
