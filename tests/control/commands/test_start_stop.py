@@ -32,7 +32,7 @@ OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" 
 OFF += "[program:needy]\ncommand=/bin/sleep 100000\nautostart=false\ndepends_on=first\n"
 OFF += "[program:broken]\ncommand=/bin/sh -c 'printf \"no disk\\ngiving up\\n\" >&2; exit 3'\n"
 OFF += "autostart=false\nstartretries=0\n"
-OFF += "[program:job]\ncommand=/bin/sleep 100000\nautostart=false\nstopwaitsecs=1\nstandby=off\n"
+JOB = "[program:job]\ncommand=/bin/sleep 100000\nautostart=false\nstopwaitsecs=1\nstandby=off\n"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     logs.start()
     services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
     path = tmp_path / "test.conf"
-    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}checkpoint_dir={tmp_path}/job\n")
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}{JOB}checkpoint_dir={tmp_path}/job\n")
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: load_config(path, os.environ), services)

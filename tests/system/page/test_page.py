@@ -288,9 +288,7 @@ def test_steps_that_were_lost_are_told_also_where_no_start_follows(tmp_path: Pat
 
 
 def test_program_that_ends_just_before_its_restart_is_started(tmp_path: Path, port: int, page: Any):
-    gone = {"error": {"code": "NOT_RUNNING", "message": "a"}}
     with Daemon(tmp_path, server(port) + "[program:a]\ncommand=/bin/sleep 100000\nautorestart=false\n") as daemon:
-        page.route("**/api/v1/stop", lambda route: route.fulfill(status=409, json=gone))
         page.goto(f"http://127.0.0.1:{port}/")
         row(page, "a").get_by_text("Running").wait_for()
         pid = daemon.status("a")["pid"]
