@@ -28,6 +28,7 @@ from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import status_line
 from supervisor.signals import SIGNALS, ExitRequest
@@ -167,10 +168,11 @@ class DaemonLifecycle:
     async def _supervise(self, parts: DaemonParts) -> None:
         """Starts or adopts the programs, waits for the request to exit, and stops them; also if starting them fails."""
         start = asyncio.create_task(self._start(parts))
-        recall = asyncio.create_task(parts.proofs.recall())
+        background = BackgroundTasks(log)  # says so at once if one of these ends, which none should
+        recall = background.start(parts.proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
-        watches = [asyncio.create_task(watch.watch()) for watch in loops]
+        watches = [background.start(watch.watch()) for watch in loops]
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long
@@ -187,9 +189,9 @@ class DaemonLifecycle:
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon receives them
             start.cancel()
             recall.cancel()
-            for task in (start, recall, *watches):
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.gather(recall, *watches, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await start
 
     def _on_started(self, parts: DaemonParts) -> None:
         runners = parts.programs.runners

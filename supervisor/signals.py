@@ -15,10 +15,9 @@ daemon that replaces this one, which inherits pending signals through exec(2).
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
 
 import structlog
 
@@ -28,6 +27,7 @@ from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.loop_signals import LoopSignals
 from supervisor.host.service.systemd import SystemdNotifier, host_is_shutting_down
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import status_line
@@ -96,7 +96,7 @@ class SignalHandlers:
         """Slurm said that the allocation ends (SIGUSR1)."""
         self.loop_signals = LoopSignals()
         self._last_exit_signal_at: float | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(log)
 
     def trap(self, leaves_allocation: bool = False) -> None:
         """Installs the handlers and unblocks the signals. `leaves_allocation`: SIGUSR1 has a meaning too."""
@@ -141,7 +141,7 @@ class SignalHandlers:
             self._programs.retirement.hurry()
         if number is signal.SIGTERM and not is_second:  # the one that systemd sends
             request.is_being_decided = True
-            self._start_task(self._exit_knowing_host_state())
+            self._tasks.start(self._exit_knowing_host_state())
         else:
             request.request_exit()
 
@@ -152,10 +152,12 @@ class SignalHandlers:
         is_late = not query.done()
         if is_late:
             self._exit_request.request_exit()
-        if await query:
-            log.warning("daemon.host_shutdown", known="late" if is_late else "at once")
-            self._programs.retirement.on_host_shutdown()
-        self._exit_request.request_exit()
+        try:
+            if await query:
+                log.warning("daemon.host_shutdown", known="late" if is_late else "at once")
+                self._programs.retirement.on_host_shutdown()
+        finally:
+            self._exit_request.request_exit()
 
     def _on_allocation_end(self) -> None:
         effect = "none: it is exiting" if self._exit_request.is_made else "flush and stop all programs, then exit"
@@ -181,7 +183,7 @@ class SignalHandlers:
     def _on_hangup(self) -> None:
         effect = "none: the daemon is exiting" if self._programs.closing else "read the configuration again"
         log.warning("daemon.signalled", signal="SIGHUP", effect=effect)
-        self._start_task(self._update_configuration())
+        self._tasks.start(self._update_configuration())
 
     async def _update_configuration(self) -> None:
         """Reads the configuration again and applies what differs; an invalid one changes nothing."""
@@ -196,11 +198,6 @@ class SignalHandlers:
             log.error("configuration.refused", error=str(error), kept="the configuration in use")
         finally:
             self._systemd.send_ready(status_line(self._programs.runners.values()))
-
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _pass_to_next_daemon(number: int, frame: FrameType | None = None) -> None:

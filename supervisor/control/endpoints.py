@@ -155,7 +155,7 @@ class LastingListener:
         while not file.is_there():
             try:
                 listener = await asyncio.to_thread(file.listen)
-            except ListenError as error:
+            except (ListenError, RuntimeError) as error:  # the latter: the host has no thread to spare
                 if not logged:
                     log.error("control.socket_lost", file=str(file.path), error=str(error), next="it is tried again")
                 logged = True

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.config import Config, ConfigError, load_config
+from supervisor.protocol.numbers import real_number, whole_number
 from supervisor.protocol.proof import EXIT_STATUS, ProofReport, Verdict
 from supervisor.prove.devices import require_free_gpus, require_idle
 from supervisor.prove.display import Bar, Display, json_lines, plain_lines
@@ -66,18 +67,16 @@ def parser(program: str = "prove") -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
+    number = whole_number(text, 1, 1_000_000_000)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no whole number from 1 to 1000000000")
+    return number
 
 
 def _epochs(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1.0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of epochs; write 1 or more, such as 1.2")
+    value = real_number(text, 1.0, 1e6)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no number of epochs; write 1 or more, such as 1.2")
     return value
 
 

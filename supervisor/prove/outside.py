@@ -69,7 +69,10 @@ class OutsideKiller:
                 time.sleep(LOOK_S)
         is_own = self._folder.checkpoints.stat().st_uid == os.geteuid()  # nothing is written where another user can
         damaged = damage_newest(self._folder.checkpoints) if kill.damages and is_own else None
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended meanwhile, so that nothing was killed
+            return
         self._lines.append(Killed(self._attempt, number, step, damaged))
 
     def _saves(self) -> Iterator[str]:

@@ -225,6 +225,8 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
             "strategy is 'mirored'; it can be auto, mirrored, one-device, multiworker or tpu; did you mean 'mirrored'?",
         ),
         ("replicas = 0", "replicas is '0', not a whole number from 1 to 1000000"),
+        ("checkpoint_interval = 1e30 steps", "checkpoint_interval is '1e30 steps', not an interval"),
+        ("replicas = ٣", "replicas is '٣', not a whole number"),
         ("checkpoint_interval = 500", "checkpoint_interval is '500', not an interval; write for example '500 steps'"),
         ("checkpoint_keep = 0", "checkpoint_keep is '0', not a whole number from 1"),
         ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
@@ -442,6 +444,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
+        ("port = 127.0.0.1:0000659999", "port is '127.0.0.1:0000659999'; write host:port"),
         ("port = 127.0.0.1:0", "port is '127.0.0.1:0'; write host:port, such as 127.0.0.1:9001"),
         ("port = nine", "port is 'nine'"),
         ("", "has no 'port'; add it"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from supervisor.control.base.json_types import schema_of
+from supervisor.control.base.json_types import request_schema, schema_of
 from supervisor.control.commands.table import COMMANDS
 from supervisor.control.openapi import description
 from tests.places import ROOT
@@ -37,6 +37,18 @@ def test_every_command_says_what_it_takes_and_gives():
     for name, command in COMMANDS.items():
         assert schema_of(command.answer_type) is not None, name
         assert set(inspect.signature(command.act).parameters) - {"turn"} <= {"context", "request"}, name
+
+
+def test_every_number_in_a_request_has_a_limit():
+    unlimited = [
+        (name, key)
+        for name, command in COMMANDS.items()
+        for key, schema in request_schema(command.request_type)["properties"].items()
+        for member in schema.get("anyOf", [schema])
+        if member.get("type") in ("integer", "number") and "maximum" not in {**schema, **member}
+    ]
+
+    assert unlimited == []
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_a_proof_that_is_killed_leaves_no_process(tmp_path: Path):
     ("arguments", "text"),
     [
         ([], "name a command behind --"),
-        (["--steps", "0", "--", "python"], "'0' is no whole number above 0"),
+        (["--steps", "0", "--", "python"], "'0' is no whole number from 1 to 1000000000"),
         (["--epochs", "0.5", "--", "python"], "write 1 or more"),
         (["--steps", "9", "--epochs", "2", "--", "python"], "two different lengths"),
         (["-c", "train.conf", "--", "python"], "name a command behind --"),

@@ -31,13 +31,17 @@ _SLOT = "/.OPTIMIZER_SLOT/"  # variables of Keras 2's optimizers, which are no c
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """A checkpoint that was restored. `unmatched`: what it holds and the program has no place for, in words."""
+    """A checkpoint that was restored. `unmatched`: what it holds and the program has no place for, in words.
+
+    `created_wall_at`: as its manifest says; None if it has none.
+    """
 
     name: str
     state: TrainingState
     unmatched: tuple[str, ...]
     size_bytes: int
     took_s: float
+    created_wall_at: float | None = None
 
 
 def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
@@ -114,8 +118,8 @@ def restore_checkpoint(
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {UNFIT_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, ReplicaParts(folder), replicas, place)
-    size_bytes = manifest.read_manifest(folder).size_bytes
-    return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
+    whole, took_s = manifest.read_manifest(folder), time.monotonic() - started
+    return RestoredCheckpoint(folder.name, host, tuple(unmatched), whole.size_bytes, took_s, whole.created_wall_at)
 
 
 def require_finite(tracked: tf.train.Checkpoint, folder: Path) -> None:

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import platform
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +30,7 @@ from supervisor.protocol.available_memory import available_memory
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, Manifest, ManifestError, parse_manifest
 from supervisor.protocol.wire.launch import LEAST_READING_TOGETHER
 from worker.data.collectives import Gang
+from worker.process.temporary_folder import temporary_folder
 
 LEAST_BYTES = 32 << 20  # of a checkpoint: each has read a smaller one in a tenth of a second
 ROUND_BYTES = 32 << 20  # of all workers' pieces together
@@ -112,7 +112,7 @@ def _make_copies(stack: contextlib.ExitStack, name: str, content: bytes, manifes
     for _ in manifest.files:
         copies.append(os.memfd_create("stepkeeper-restore", os.MFD_CLOEXEC))
         stack.callback(os.close, copies[-1])
-    place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepkeeper-restore-")), name)
+    place = stack.enter_context(temporary_folder()) / name
     place.mkdir()
     (place / layout.MANIFEST).write_bytes(content)
     for file, descriptor in zip(manifest.files, copies, strict=True):

@@ -36,7 +36,7 @@ from worker.progress.metrics import metric_values
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
-from worker.saving.save import LastCheckpoint
+from worker.saving.save import LastCheckpoint, restored_checkpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
 from worker.state.description import differences
@@ -287,7 +287,8 @@ class FilesRun(RunBase):
             self._metrics = saved["metrics"]
             self._data_before = dict(saved.get("data", {}))
             self._script.compare(parse_record(saved.get("script")), self._read_script(), self.step)
-            return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
+            whole = manifest.read_manifest(path)
+            return restored_checkpoint(self.step, path.name, whole.size_bytes, whole.created_wall_at)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
                 raise  # somebody deleted it since it was proven: the next attempt gets another one

@@ -5,7 +5,6 @@ worker that took another one would wait for the others without end.
 """
 
 import json
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from worker.data.collectives import Gang
 from worker.internals import keras_internals
 from worker.internals.tensorflow_internals import original_dataset
 from worker.keras.data.fit_data import FitData
+from worker.process.temporary_folder import temporary_folder
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
@@ -140,9 +140,9 @@ def files_apart(gang: Gang | None, callbacks: Sequence[Any]) -> Iterator[None]:
     if gang is None or gang.is_chief:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="stepkeeper-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         for number, callback in enumerate(callbacks):
-            own = Path(folder) / str(number)
+            own = folder / str(number)
             own.mkdir()
             if isinstance(callback, _CALLBACKS.ModelCheckpoint):
                 callback.filepath = str(own / Path(callback.filepath).name)

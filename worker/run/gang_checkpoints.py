@@ -175,7 +175,8 @@ class GangCheckpoints(GangDirectory):
         name = layout.parse_name(self._last.name) if self._last is not None else None
         if self._last is None or name is None:
             return NO_CHECKPOINT
-        return NewestCheckpoint(name.step, name.attempt, self._last.size_bytes, ceil(1000 * self._last.save_s))
+        last, save_ms = self._last, ceil(1000 * self._last.save_s)
+        return NewestCheckpoint(name.step, name.attempt, last.size_bytes, save_ms, int(last.age_s))
 
     def _pop_flushes(self) -> tuple[int, ...]:
         """Those that the chief's next save answers; a member keeps its own until the chief has committed."""

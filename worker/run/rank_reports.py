@@ -10,12 +10,14 @@ from worker.process.attempt import Attempt
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
-    """The newest checkpoint of the chief. `save_ms`: how long its save took; 0: it was not saved, but restored."""
+    """The newest checkpoint of the chief. `save_ms`: how long its save took; 0: it was not saved, but restored.
+    `age_s`: how long ago it was committed."""
 
     step: int
     attempt: int
     size_bytes: int
     save_ms: int
+    age_s: int = 0
 
 
 NO_CHECKPOINT = NewestCheckpoint(0, 0, 0, 0)
@@ -55,8 +57,9 @@ class RankReports:
         self._waiting = [entry for entry in self._waiting if entry[0] > newest.step]
         self._reported_step = newest.step
         name, save_s = str(layout.CheckpointName(newest.step, newest.attempt)), newest.save_ms / 1000
+        ago_s = None if is_new else float(newest.age_s)
         self._attempt.reporter.send_message(
-            Committed(self._attempt.number, newest.step, name, newest.size_bytes, save_s, stall_s=0.0, flushes=answered)
+            Committed(self._attempt.number, newest.step, name, newest.size_bytes, save_s, 0.0, answered, ago_s=ago_s)
         )
 
     def report_stop(self, step: int, newest: NewestCheckpoint, failed: bool) -> None:

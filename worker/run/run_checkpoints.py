@@ -27,7 +27,7 @@ from worker.saving.commit import CheckpointOrigin
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.memory_checkpoint import MemoryCheckpoint
 from worker.saving.memory_tier import MemoryTier, has_copies
-from worker.saving.save import LastCheckpoint
+from worker.saving.save import restored_checkpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, run_state
 from worker.state.replica_values import ALONE
@@ -255,8 +255,9 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             self._exit_unfit(f"cannot restore {path.name}: {error}")
         except Unfit as error:
             self._exit_unfit(str(error))
-        if path.parent == self._directory:  # a checkpoint of another job has to be saved here too
-            self._last = LastCheckpoint(checkpoint.state.step, path.name, checkpoint.size_bytes)
+        made_at = checkpoint.created_wall_at
+        if path.parent == self._directory and made_at is not None:  # one of another job has to be saved here too
+            self._last = restored_checkpoint(checkpoint.state.step, path.name, checkpoint.size_bytes, made_at)
         return checkpoint
 
     def _exit_unfit(self, text: str) -> NoReturn:

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from supervisor.protocol.memory_tier.layout import BundlePlace, NoCopy, WholeCop
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
 from supervisor.protocol.wire.messages import Go
 from worker.process.attempt import Attempt
+from worker.process.temporary_folder import temporary_folder
 
 SOCKET_TIMEOUT_S = 10.0  # the daemon's loop answers at once, unless it was just killed
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - for small files in a folder of our own; a disk may be full
@@ -72,8 +72,7 @@ class MemoryCheckpoint:
     def _make_folder(self, where: Path | None, place: contextlib.ExitStack) -> Path:
         """`where`: None: where temporary files are. `place`: deletes it."""
         with contextlib.ExitStack() as made:
-            temporary = made.enter_context(tempfile.TemporaryDirectory(prefix="stepkeeper-", dir=where))
-            folder = Path(temporary) / str(self.name)
+            folder = made.enter_context(temporary_folder(where)) / str(self.name)
             folder.mkdir()
             self._fill(folder)
             place.push(made.pop_all())

@@ -3,11 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.wire.limits import TEN_YEARS_S
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.process.reporting import Reporter, describe_error, print_message
 from worker.saving.commit import SaveError
@@ -64,13 +65,25 @@ class BlockingSaveNotice:
 class LastCheckpoint:
     """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from.
 
-    `save_s`: how long its save took; 0 for one that was restored.
+    `save_s`: how long its save took; 0 for one that was restored. `committed_at`: monotonic.
     """
 
     step: int
     name: str
     size_bytes: int
     save_s: float = 0.0
+    committed_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was committed."""
+        return min(time.monotonic() - self.committed_at, TEN_YEARS_S)
+
+
+def restored_checkpoint(step: int, name: str, size_bytes: int, created_wall_at: float) -> LastCheckpoint:
+    """The one that a run was restored from, which its manifest says was made at `created_wall_at`."""
+    age_s = max(0.0, time.time() - created_wall_at)
+    return LastCheckpoint(step, name, size_bytes, committed_at=time.monotonic() - age_s)
 
 
 class CheckpointSave(Generic[T]):

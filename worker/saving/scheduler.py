@@ -328,5 +328,6 @@ class SaveScheduler(Generic[F, T]):
                 last.save_s,
                 stall_s=time.monotonic() - decided_at,
                 flushes=flushes,
+                ago_s=last.age_s,
             )
             self._attempt.reporter.send_message(said)

@@ -2,14 +2,15 @@
 key's name.
 """
 
-import math
 import re
 import resource
+import sys
 from typing import Literal
 
-from supervisor.protocol.wire.launch import UNITS, Interval, parse_interval
+from supervisor.protocol import numbers
+from supervisor.protocol.numbers import MAX_DURATION_S
+from supervisor.protocol.wire.launch import Interval, parse_interval
 
-MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
 MAX_PRIORITY = (1 << 31) - 1  # what XML-RPC can tell
@@ -18,17 +19,15 @@ MAX_REPLAY = 0.5  # of training time; more would be another run beside it
 UNLIMITED = resource.RLIM_INFINITY
 
 _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.IGNORECASE)
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15})\s*([a-z]*)", re.IGNORECASE)
+
+seconds = numbers.duration_s
 
 
 def whole_number(text: str, lowest: int, highest: int = MAX_COUNT) -> int:
     """A whole number within limits."""
-    try:
-        number = int(text) if len(text) <= 20 else None
-    except ValueError:
-        number = None
-    if number is None or not lowest <= number <= highest:
+    number = numbers.whole_number(text, lowest, highest)
+    if number is None:
         raise ValueError(f"is {text!r:.80}, not a whole number from {lowest} to {highest}")
     return number
 
@@ -75,26 +74,10 @@ def resource_limit(text: str, is_size: bool) -> int:
 
 def cores(text: str) -> float:
     """A number of cores, as 2 or 0.5; at least a hundredth, as less is no time at all."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not 0.01 <= number <= 1e6:
+    number = numbers.real_number(text, 0.01, 1e6)
+    if number is None:
         raise ValueError(f"is {text!r:.80}; write a number of cores, for example 1.5, of at least 0.01")
     return number
-
-
-def seconds(text: str) -> float:
-    """A length of time, 0 included: seconds as a number, or `30 s`, `5 minutes`, `1.5 hours`."""
-    match = _DURATION.fullmatch(text)
-    factor = (UNITS.get(match[2].lower()) if match[2] else 1.0) if match else None
-    if match is None or factor is None:
-        raise ValueError(
-            f"is {text!r:.80}, not a length of time; write seconds as a number, or for example '5 minutes'"
-        )
-    if float(match[1]) * factor > MAX_DURATION_S:
-        raise ValueError(f"is {text!r}, longer than the limit of 366 days")
-    return float(match[1]) * factor
 
 
 def timeout(text: str) -> float:
@@ -119,7 +102,7 @@ def learned_timeout(text: str) -> float | Literal["auto"] | None:
 
 def hours(text: str) -> float:
     """A length of time above 0 with its unit, in hours."""
-    if text.replace(".", "").isdecimal():
+    if re.fullmatch(r"[0-9.]+", text):
         raise ValueError(f"is {text!r:.80} without a unit; write for example '{text:.10} hours'")
     return timeout(text) / 3600.0
 
@@ -141,11 +124,8 @@ def loss_spike(text: str) -> float | None:
     """A number of deviations, or `off`."""
     if text.lower() == "off":
         return None
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not 1 <= factor < math.inf:
+    factor = numbers.real_number(text, 1, sys.float_info.max)
+    if factor is None:
         raise ValueError(f"is {text!r:.80}; write a number of deviations, at least 1, for example 20, or off")
     return factor
 
@@ -154,10 +134,7 @@ def replay(text: str) -> float | None:
     """A share of training time in percent, or `off`."""
     if text.lower() == "off":
         return None
-    try:
-        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else math.nan
-    except ValueError:
-        share = math.nan
-    if not 0.0001 <= share <= MAX_REPLAY:
+    percent = numbers.real_number(text.removesuffix("%"), 0.01, 100 * MAX_REPLAY) if text.endswith("%") else None
+    if percent is None:
         raise ValueError(f"is {text!r:.80}; write a share of training time from 0.01% to 50%, for example 1%, or off")
-    return share
+    return percent / 100

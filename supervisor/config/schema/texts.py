@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from supervisor.ini.problems import nearest_word
+from supervisor.protocol import numbers
 
 MAX_PREFIX = 200  # characters before each line of a log
 
@@ -89,9 +90,10 @@ def address(text: str) -> tuple[str | None, int]:
     """`HOST:PORT`, `*:PORT` or `PORT`, both of which are every interface; an IPv6 address stands in brackets."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535) or " " in host:
+    number = numbers.whole_number(port, 1, 65535)
+    if number is None or " " in host:
         raise ValueError(f"is {text!r:.80}; write host:port, such as 127.0.0.1:9001, with a port from 1 to 65535")
-    return (None if host in ("", "*") else host.lower(), int(port))
+    return (None if host in ("", "*") else host.lower(), number)
 
 
 def absolute_path(text: str, folder: str) -> str:

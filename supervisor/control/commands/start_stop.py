@@ -13,6 +13,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands.descriptions import advice, mirror_activity
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
+from supervisor.protocol.numbers import MAX_WHOLE
 from supervisor.runner.fleet.ordering import StartTurn, in_start_order
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
@@ -34,7 +35,7 @@ class StartRequest:
     name: str
     wait: bool = True
     from_scratch: bool = False
-    from_step: Annotated[int | None, {"minimum": 1}] = None
+    from_step: Annotated[int | None, {"minimum": 1, "maximum": MAX_WHOLE}] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
         if begins_at is not None:
+            if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
+                raise CommandError(Code.ALREADY_STARTED, runner.name)
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
         is_order = begins_at is not None

@@ -13,6 +13,7 @@ from supervisor.control.base.json_types import to_json
 from supervisor.control.http import web
 from supervisor.core.listeners.event_types import OURS, TYPES, EventValue, is_kind_of
 from supervisor.ini.problems import nearest_word
+from supervisor.protocol.numbers import whole_number
 from supervisor.runner.listeners.event_log import EventLog, LoggedEvent
 
 START = "start"
@@ -102,11 +103,12 @@ def _start_position(stream: EventLog, since: str | None) -> int:
         return stream.next_serial
     if since == START:
         return stream.first_serial
-    id_, _, number = since.partition("-")
-    if not (id_ and number.isascii() and number.isdecimal() and len(number) < 20):
+    id_, _, number_text = since.partition("-")
+    number = whole_number(number_text)
+    if not id_ or number is None:
         text = f"since is {since!r:.60}; it has to be {START!r} or the cursor of an event"
         raise CommandError(Code.BAD_ARGUMENTS, text)
-    return min(int(number), stream.next_serial) if id_ == stream.id else -1
+    return min(number, stream.next_serial) if id_ == stream.id else -1
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
 from supervisor.host.logs.files.positions import LogPosition
 from supervisor.host.user_folders.guarded_open import open_guarded
+from supervisor.protocol.numbers import whole_number
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -41,14 +42,17 @@ async def respond(request: web.Request, context: CommandContext) -> web.Response
     query = request.query
     name, channel = query.get("name", ""), query.get("channel", "stdout")
     path = _path(context, name, channel)
-    count = query.get("bytes", str(DEFAULT_BYTES))
-    if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
-        raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}; it has to be a whole number up to {MAX_BYTES}")
+    bytes_text = query.get("bytes", str(DEFAULT_BYTES))
+    count = whole_number(bytes_text, 0, MAX_BYTES)
+    if count is None:
+        raise CommandError(
+            Code.BAD_ARGUMENTS, f"bytes is {bytes_text!r:.40}; it has to be a whole number up to {MAX_BYTES}"
+        )
     follows = query.get("follow") == "1"
-    opener: Callable[[], LogReader] = partial(_open_at_end, path, int(count))
-    limit = int(count)
+    opener: Callable[[], LogReader] = partial(_open_at_end, path, count)
+    limit = count
     if (attempt := query.get("attempt")) is not None:
-        opener = await _opener_of_attempt(context, name, channel, attempt, int(count), follows)
+        opener = await _opener_of_attempt(context, name, channel, attempt, count, follows)
         limit += BLOCK_BYTES  # room for a remark; it ends by itself
     try:
         file, first = await context.disks.run(path, _open_and_read, opener, limit)
@@ -66,7 +70,8 @@ async def _opener_of_attempt(
     context: CommandContext, name: str, channel: str, attempt: str, count: int, follows: bool
 ) -> Callable[[], LogReader]:
     """What opens the output of one attempt; call it in a thread. Raises CommandError if there is none to open."""
-    if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < 12):
+    number = whole_number(attempt)
+    if number is None:
         raise CommandError(Code.BAD_ARGUMENTS, f"attempt is {attempt!r:.40}; it has to be a whole number")
     runner = context.programs.runners.get(name)
     if follows or runner is None:
@@ -77,7 +82,7 @@ async def _opener_of_attempt(
     path = config.stdout_logfile if recorded == "stdout" else config.stderr_logfile
     assert path is not None  # or there would be no log
     try:
-        positions = await asyncio.to_thread(context.ledger.output_begins.load, name, int(attempt), recorded)
+        positions = await asyncio.to_thread(context.ledger.output_begins.load, name, number, recorded)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     if positions is None:
@@ -85,7 +90,7 @@ async def _opener_of_attempt(
             Code.NO_FILE,
             f"it was not recorded where attempt {attempt} of {name} begins in its log; `history {name}` lists attempts",
         )
-    return partial(_open_attempt, path, positions, int(attempt), count)
+    return partial(_open_attempt, path, positions, number, count)
 
 
 def _open_attempt(path: Path, positions: tuple[LogPosition, LogPosition | None], attempt: int, count: int) -> LogReader:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from defusedxml import ElementTree
 
+from supervisor.protocol.numbers import MAX_WHOLE, whole_number
+
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 Value: TypeAlias = "str | bytes | bool | int | float | Sequence[Value] | Mapping[str, Value] | None"
 
 MAX_DEPTH = 16  # values within values; the deepest call there is, a multicall, has four
-MAX_DIGITS = 20  # of a number, sign included: 64 bits
 INT_BITS_32 = 1 << 31
 SCALAR_CHARACTERS = 40  # of tags around a value, or a member of a struct
 _NOT_PLAIN = re.compile("[&<>]|[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -78,9 +79,10 @@ def _member(element: "Element", depth: int) -> tuple[str, Value]:
 
 
 def _whole(text: str) -> int:
-    if len(text.strip()) > MAX_DIGITS:
+    number = whole_number(text, -MAX_WHOLE, MAX_WHOLE)
+    if number is None:
         raise ValueError
-    return int(text)
+    return number
 
 
 def _truth(text: str) -> bool:

@@ -78,7 +78,8 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
     flush = facts.current.flush
     if flush is not None and flush.id in event.flushes:
         facts.current.flush = replace(flush, committed=True)
-        facts.flush_s = max(0.0, now - flush.requested_at)
+        if not event.is_repeated:  # else it says nothing of how long the next one takes
+            facts.flush_s = max(0.0, now - flush.requested_at)
         facts.current.flush_retry_at = None
     return persist_hang_history(facts)
 

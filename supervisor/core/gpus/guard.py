@@ -214,7 +214,7 @@ class Guard:
         fault = health.state_fault(gpu)
         if fault is not None:
             return self._on_state(fault, gpu.uuid, uses, now)
-        if left_out is None or not left_out.is_state or now - self._lines_at.get(gpu.uuid, 0.0) < SETTLED_S:
+        if left_out is None or not left_out.is_state or 0.0 <= now - self._lines_at.get(gpu.uuid, 0.0) < SETTLED_S:
             return []
         return self._return(gpu.uuid, "it is in order again") if health.is_over(left_out.fault, gpu) else []
 

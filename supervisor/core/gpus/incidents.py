@@ -39,7 +39,7 @@ class Incidents:
         self._last_at[incident] = now
         if len(self._last_at) > MAX_RECENT:
             self._last_at = {key: at for key, at in self._last_at.items() if now - at < QUIET_NOTE_S}
-        return last_at is None or now - last_at >= quiet_s
+        return last_at is None or not 0.0 <= now - last_at < quiet_s  # of the future: the clock was set back
 
     def forget(self, gpu: str) -> None:
         """The next fault of this GPU is another incident."""

@@ -80,9 +80,11 @@ def tick_events(wall_s: int) -> list[PublishedEvent]:
     ]
 
 
-def next_tick(wall_s: float) -> int:
-    """When the next tick is due after a moment (seconds of Unix time)."""
-    return (int(wall_s) // TICK_PERIODS_S[0] + 1) * TICK_PERIODS_S[0]
+def next_tick(wall_s: float, last: int | None = None) -> int:
+    """When the next tick is due after a moment (seconds of Unix time). `last`: the one that was made last, perhaps a
+    moment too early: the clock that sleeps are measured by is another one."""
+    due = (int(wall_s) // TICK_PERIODS_S[0] + 1) * TICK_PERIODS_S[0]
+    return due + TICK_PERIODS_S[0] if due == last else due
 
 
 def remote_communication(type_: str, data: str) -> PublishedEvent:

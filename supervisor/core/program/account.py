@@ -120,7 +120,9 @@ def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, 
     own = stated if stated is not None and stated.step == step else CheckpointName(step, facts.attempt)
     committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at, since=own.attempt)
     if before is not None and before.name == committed.name:  # the mirror had it first, or it is repeated
-        committed = replace(committed, mirror=before.mirror, epoch=before.epoch)
+        since = committed.since if before.since is None else before.since
+        wall_at = committed.wall_at if before.wall_at is None else before.wall_at
+        committed = replace(committed, mirror=before.mirror, epoch=before.epoch, since=since, wall_at=wall_at)
     facts.account = facts.account.changed_to(committed)
 
 

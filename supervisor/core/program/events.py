@@ -230,6 +230,7 @@ class StepsDone:
 class CheckpointCommitted:
     """A checkpoint of `step` is on the disk and answers the flush requests with these ids. `wall_at`: since when, in
     Unix seconds. `name`: its folder's, which has the chief's attempt in a gang; None: that of this attempt.
+    `is_repeated`: nothing was saved now.
     """
 
     attempt: int
@@ -237,6 +238,7 @@ class CheckpointCommitted:
     flushes: tuple[int, ...] = ()
     wall_at: float | None = None
     name: str | None = None
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

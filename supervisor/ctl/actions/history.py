@@ -5,6 +5,7 @@ from typing import Any
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, UsageError, call_for_program, one_name
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import whole_number
 from supervisor.protocol.plurals import counted
 
 DEFAULT_COUNT = 20
@@ -90,10 +91,10 @@ def _count_and_name(action: str, arguments: Arguments, most: int) -> tuple[int, 
     """The COUNT of an argument `-COUNT`, and the one program that is named. Raises UsageError."""
     count = DEFAULT_COUNT
     for option in (argument for argument in arguments if argument.startswith("-")):
-        digits = option[1:]
-        if not (digits.isascii() and digits.isdecimal() and 1 <= int(digits[:7]) <= most):
+        named = whole_number(option[1:], 1, most)
+        if named is None:
             raise UsageError(f"Error: bad argument {option}")
-        count = int(digits)
+        count = named
     return count, one_name(action, [argument for argument in arguments if not argument.startswith("-")])
 
 

@@ -8,6 +8,7 @@ from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.client import Refusal
 from supervisor.ctl.naming import program_of
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import whole_number
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 CHANNELS = ("stdout", "stderr")
@@ -51,9 +52,10 @@ def _attempt_of(arguments: Arguments) -> tuple[int | None, Arguments]:
         del others[position]
         if not equals:
             value = others.pop(position) if position < len(others) else ""
-        if not (value.isascii() and value.isdecimal() and len(value) < 12):
+        attempt = whole_number(value)
+        if attempt is None:
             raise UsageError("Error: --attempt needs the number of an attempt; `history` lists them")
-        return int(value), others
+        return attempt, others
     return None, others
 
 
@@ -63,9 +65,7 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
     for option in (argument for argument in arguments if argument.startswith("-")):
         if option == "-f":
             count = None
-        elif option[1:].isascii() and option[1:].isdecimal():
-            count = int(option[1:12])
-        else:
+        elif (count := whole_number(option[1:])) is None:
             raise UsageError(f"Error: bad argument {option}")
     return count, [argument for argument in arguments if not argument.startswith("-")]
 

@@ -1,6 +1,5 @@
 """Actions about notices that this host is going away: notices, drill."""
 
-import re
 from typing import Any
 
 from supervisor.ctl import render
@@ -9,8 +8,8 @@ from supervisor.ctl.actions.bulk import BulkCommand, run_bulk
 from supervisor.ctl.actions.start_stop import expand_names
 from supervisor.ctl.naming import ALL
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import duration_s
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)")
 _VALUES = ("--in", "--kind")
 _FLAGS = ("--withdraw", "--possible")
 
@@ -66,7 +65,10 @@ def drill(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         )
     if "--in" not in values:
         raise UsageError("Error: drill requires --in TIME, for example --in 30s")
-    request: dict[str, object] = {"in_s": _seconds(values["--in"])}
+    try:
+        request: dict[str, object] = {"in_s": duration_s(values["--in"])}
+    except ValueError as error:
+        raise UsageError(f"Error: --in {error}") from error
     if "--kind" in values:
         request["kind"] = values["--kind"]
     if "--possible" in flags:
@@ -98,13 +100,3 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
         else:
             names.append(argument)
     return names, values, flags
-
-
-def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower())
-    from supervisor.protocol.wire.launch import UNITS  # imports much, and few actions need it
-
-    factor = (UNITS.get(match[2]) if match[2] else 1.0) if match else None
-    if match is None or factor is None:
-        raise UsageError(f"Error: --in is {text!r:.40}, which is not a length of time; write for example 30s or 2min")
-    return float(match[1]) * factor

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.hosts import Host
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import whole_number
 
 PORT = "--port"
 OPTIONS = (PORT,)
@@ -42,6 +43,7 @@ def _port(arguments: Arguments) -> int:
         return 0
     if len(words) != 2 or words[0] != PORT:
         raise UsageError(f"Error: page accepts only {PORT} NUMBER")
-    if not words[1].isascii() or not words[1].isdecimal() or not 1 <= int(words[1][:6]) <= MAX_PORT:
+    port = whole_number(words[1], 1, MAX_PORT)
+    if port is None:
         raise UsageError(f"Error: {PORT} takes a number from 1 to {MAX_PORT}, not {words[1]!r:.40}")
-    return int(words[1])
+    return port

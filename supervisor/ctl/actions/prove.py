@@ -2,18 +2,24 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from supervisor.ctl import naming
 from supervisor.ctl.actions.base import Arguments, UsageError, call_for_program, one_name
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import MAX_WHOLE, real_number, whole_number
 from supervisor.protocol.printable import printable
 from supervisor.protocol.proof import EXIT_STATUS, Verdict
 
 ANYWAY, CANCEL = "--anyway", "--cancel"
-NUMBERS: Mapping[str, type[int] | type[float]] = {"--steps": int, "--epochs": float, "--kills": int}
+NUMBERS: Mapping[str, Callable[[str], int | float | None]] = {
+    "--steps": lambda text: whole_number(text, 1),
+    "--epochs": lambda text: real_number(text, 1, MAX_WHOLE),
+    "--kills": lambda text: whole_number(text, 1),
+}
+"""What these options take; the daemon, which answers in the same words as the API, has limits of its own."""
 OPTIONS = (*NUMBERS, ANYWAY, CANCEL)
 NO_VERDICT = ExitStatus.UNKNOWN
 """For everything but a verdict, whose statuses are 0, 1 and 2: a script must not take a refusal for a difference."""
@@ -58,10 +64,10 @@ def _take_numbers(arguments: Arguments) -> tuple[Arguments, dict[str, int | floa
         if option in NUMBERS:
             if not equals:
                 text = left.pop(0) if left else ""
-            try:
-                numbers[option.removeprefix("--")] = NUMBERS[option](text)
-            except ValueError:
-                raise UsageError(f"Error: {option} takes a number, not {text!r:.40}") from None
+            number = NUMBERS[option](text)
+            if number is None:
+                raise UsageError(f"Error: {option} takes a number from 1 on, not {text!r:.40}")
+            numbers[option.removeprefix("--")] = number
         elif option.startswith("-") and option not in OPTIONS:
             raise UsageError(f"Error: bad argument {option}")
         else:

@@ -8,6 +8,7 @@ from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.actions.bulk import BulkCommand, Outcome, collect_outcomes, run_bulk
 from supervisor.ctl.naming import ALL, Program, by_priority, is_many, program_of, select_programs
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.numbers import whole_number
 
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
 UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until the process has exited
@@ -58,11 +59,11 @@ def _take_step(arguments: Arguments) -> tuple[Arguments, int | None]:
         if option == FROM_STEP:
             text = text if equals else next(iter(arguments[place + 1 :]), "")
             del rest[place : place + (1 if equals else 2)]
-            if not text.isascii() or not text.isdigit() or int(text) == 0:
+            step = whole_number(text, 1)
+            if step is None:
                 raise UsageError(
                     f"Error: {FROM_STEP} takes the step of a checkpoint, as `supervisorctl checkpoints` lists them"
                 )
-            step = int(text)
             break
     return rest, step
 

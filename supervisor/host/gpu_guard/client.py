@@ -160,7 +160,11 @@ class GuardClient:
         ended = 0
         while True:
             began_at = asyncio.get_running_loop().time()
-            why = await self._run_one()
+            try:
+                why = await self._run_one()
+            except Exception as error:  # without another helper, faults of GPUs would not be seen any more
+                log.exception("internal.failed")
+                why = f"internal error {error!r:.200}"
             lived_s = asyncio.get_running_loop().time() - began_at
             ended = 0 if lived_s > AGAIN_S[-1] else min(ended + 1, len(AGAIN_S) - 1)
             log.error("gpu.helper_ended", why=why, again_in_s=AGAIN_S[ended])

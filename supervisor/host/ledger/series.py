@@ -45,7 +45,15 @@ class SeriesTable:
     def _encode(self, program: str) -> str:
         """In the ledger's thread, each time that the row is tried."""
         self._queued.discard(program)  # first: what is stored from now on may be too late for this row
-        return to_json(self._latest[program])
+        latest = self._latest.get(program)
+        if latest is None:
+            raise ValueError(f"{program} was removed before its series could be written")
+        return to_json(latest)
+
+    def forget(self, program: str) -> None:
+        """The program is removed: its last series, some megabytes, is held no more. What was stored can be loaded."""
+        if program not in self._queued:
+            self._latest.pop(program, None)
 
     def load(self, program: str) -> MetricSeries:
         """Loads the series of a job; empty if there are none, or if they can't be decoded. Raises LedgerError."""

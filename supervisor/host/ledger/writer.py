@@ -33,6 +33,7 @@ RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_
 RETRY_MAX_S = 30.0
 PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
 PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
+MAX_LOGGED = 100  # characters of a statement; the values may be anything
 PRUNE_AFTER = 50  # saves and refusals of one program since it was last pruned: one that makes many grows no file
 
 Select = Callable[..., list[sqlite3.Row]]
@@ -64,6 +65,9 @@ class LedgerWriter:
         self._pruning = pruning
         self._prune_at = time.monotonic()
         self._connection = connection
+        self._damage: sqlite3.Error | None = None  # of a file in whose place there is no new one yet
+        self._is_moved = False  # away, to:
+        self._moved_to: Path | None = None
         self._queue = WriteQueue()
         self._changed = threading.Condition()
         self._queued = self._settled = self._lost = self._awaited = 0
@@ -177,7 +181,6 @@ class LedgerWriter:
         while batch := self._next_batch():
             with self._changed:
                 waiting, self._waiting = self._waiting, []  # if it fails, who comes from here on waits for the next one
-            self._write_before()
             error, lost = self._write(batch)
             self._report(error)
             with self._changed:
@@ -246,13 +249,21 @@ class LedgerWriter:
         is made again first, and one that is damaged is set aside for a new one.
         """
         try:
-            self._restore_deleted()
+            self._write_before()
+            if self._damage is None:
+                self._restore_deleted()
+            else:
+                self._begin_anew(self._damage)
             error, lost = self._write_once(batch)
             if error is not None and is_damage(error):
-                self._replace_damaged(error)
+                self._damage, self._is_moved = error, False
+                self._begin_anew(error)
                 error, lost = self._write_once(batch)
         except (sqlite3.Error, OSError, LedgerError) as failure:
             return (failure if isinstance(failure, sqlite3.Error | OSError) else OSError(str(failure))), 0
+        except Exception as failure:  # without this thread nothing more would be on the disk, unseen
+            log.exception("internal.failed", path=str(self._path))
+            return OSError(f"internal error {failure!r:.200}; the log has the traceback"), 0
         return error, lost
 
     def _restore_deleted(self) -> None:
@@ -265,13 +276,18 @@ class LedgerWriter:
         self.replaced_text = f"the ledger {self._path} was deleted or replaced, and was made again with all its content"
         log.error("ledger.deleted", path=str(self._path), effect="made again with all its content")
 
-    def _replace_damaged(self, error: sqlite3.Error) -> None:
+    def _begin_anew(self, error: sqlite3.Error) -> None:
+        """Moves a damaged file away and makes a new one in its place. If one of the two fails, it is tried again."""
         self._connection.close()
-        moved_to = set_aside(self._path) if self._path.exists() else None
+        if not self._is_moved:
+            self._moved_to = set_aside(self._path) if self._path.exists() else None
+            self._is_moved = True
+        moved_to = self._moved_to
         self._open_again()
         with _transaction(self._connection):
             for sql, values in self._vital():
                 self._connection.execute(sql, values)
+        self._damage = None
         self.replaced_text = f"the ledger was damaged ({error}) and is kept as {moved_to}; the history begins anew"
         effect = "the history begins anew; what is wanted and what runs is known"
         log.error("ledger.set_aside", error=str(error), moved_to=str(moved_to), effect=effect)
@@ -288,9 +304,11 @@ class LedgerWriter:
                     try:
                         with decodable_errors():
                             self._connection.execute(sql, [value() if callable(value) else value for value in values])
-                    except (sqlite3.Error, OverflowError, ValueError) as error:  # the last: what is no JSON
-                        if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
+                    except Exception as error:  # such as a ValueError: what is no JSON
+                        is_for_all = isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error))
+                        if is_for_all or isinstance(error, MemoryError):
                             raise
+                        log.exception("ledger.not_recorded", statement=sql[:MAX_LOGGED], effect="it is left out")
                         lost += 1
         except sqlite3.Error as error:
             return error, 0

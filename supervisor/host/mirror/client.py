@@ -136,9 +136,10 @@ class MirrorClient:
         who = cached_credentials(self._user) if identity is not None and self._user is not None else None
         settings = encode_record(replace(self._settings, identity=identity))
         command = own_command("supervisor.host.mirror.process", settings)
+        variables = messages.encode_variables({**user_environment(who, self._environment), **self._own})
         process = await start_own_with_streams(command, {}, limit=messages.MAX_LINE_BYTES)
         assert process.stdin is not None
-        process.stdin.write(messages.encode_variables({**user_environment(who, self._environment), **self._own}))
+        process.stdin.write(variables)
         self._process, self._words = process, ""
         if self._is_lifted:
             self._send_limit(process)
@@ -147,7 +148,7 @@ class MirrorClient:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        with contextlib.suppress(ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
+        try:
             while line := await process.stdout.readline():
                 answer = messages.LINES.decode(line)
                 if isinstance(answer, messages.UploadProgress):
@@ -156,7 +157,10 @@ class MirrorClient:
                 waiting = self._waiting.get(answer.id) if isinstance(answer, messages.ANSWERS) else None
                 if waiting is not None and not waiting.done() and isinstance(answer, messages.ANSWERS):
                     waiting.set_result(answer)
-        self._end(process)
+        except (OSError, ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
+            pass
+        finally:
+            self._end(process)
 
     async def _read_words(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None

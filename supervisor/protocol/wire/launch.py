@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP, RetentionPolicy
 from supervisor.protocol.layout import UNNAMED_JOB
+from supervisor.protocol.numbers import UNITS
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 from supervisor.protocol.wire.messages import PROTOCOL, STANDBY
 
@@ -44,10 +45,8 @@ ON_REPLAY_DIFFERENCE: tuple[OnReplayDifference, ...] = get_args(OnReplayDifferen
 CHECKPOINT_INTERVAL_MIN = 30.0  # seconds: less lost work hardly matters, and the disk has other users
 CHECKPOINT_INTERVAL_MAX = 1800.0  # seconds: what a crash may cost, however rare crashes were so far
 
-UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.0, "min": 60.0, "m": 60.0,
-         "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
-
-_AMOUNT = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?)\s*([a-z]+)\s*", re.IGNORECASE)
+_MAX_STEPS = 1e15  # beyond, a float counts no longer by ones
+_AMOUNT = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class LaunchError(ValueError):
@@ -73,7 +72,7 @@ def parse_interval(text: str) -> Interval:
     match = _AMOUNT.fullmatch(text)
     if match is not None:
         amount, unit = float(match[1]), match[2].lower()
-        if unit in ("steps", "step") and amount >= 1 and amount.is_integer():
+        if unit in ("steps", "step") and 1 <= amount <= _MAX_STEPS and amount.is_integer():
             return Interval(steps=int(amount))
         if unit in UNITS and 0 < (seconds := amount * UNITS[unit]) < math.inf:
             return Interval(seconds=seconds)

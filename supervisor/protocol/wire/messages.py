@@ -274,7 +274,7 @@ class Committed:
 
     `stall_s`: how long training waited for it; `save_s`: from the decision to the last sync. `left_out`: variables that
     training uses and no checkpoint of this run holds; only with the first one. `ago_s`: how long ago it was committed,
-    if this repeats it for a new daemon.
+    if nothing was saved now: this repeats it for a new daemon, or answers a flush at a step that it holds already.
     """
 
     rate: ClassVar[Rate] = Rate(100, AWAY)

@@ -217,6 +217,9 @@ class Proofs:
             self._finish(run, runner, proven)
         except (ProofFailed, OSError) as error:
             self._fail(run, runner, str(error))
+        except Exception as error:
+            log.exception("internal.failed", program=run.name)
+            self._fail(run, runner, f"internal error {error!r:.200}; the daemon's log has the traceback")
         except asyncio.CancelledError:
             self._fail(run, runner, run.ends_because or "it was cancelled")
         finally:

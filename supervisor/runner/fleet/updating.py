@@ -21,6 +21,8 @@ from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
+REMOVED_KEPT = 100  # programs of which measured times are kept: some set one up for each experiment
+
 log = structlog.get_logger()
 
 
@@ -82,6 +84,7 @@ class Updating:
         self._on_state_change = on_state_change
         self._on_added = on_added
         self._lock = asyncio.Lock()
+        self._removed: dict[str, None] = {}  # names, in the order in which they were removed
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
@@ -196,7 +199,7 @@ class Updating:
             await asyncio.gather(*(retire(runner, "removed") for runner in runners))
             for runner in runners:
                 del self._runners[runner.name]
-                self._services.ledger.wanted.forget_program(runner.name)
+                self._forget(runner.name)
                 self._services.ledger.wanted.record_removed(runner.name)
             self._publish_removed_groups(before)
             return None
@@ -216,8 +219,9 @@ class Updating:
                 old.mirror.close()  # the next one goes on with it, and would lose the run to a late answer
             del self._runners[name]
         self._services.ledger.wanted.record_added(name)
+        self._removed.pop(name, None)
         if config is None:
-            self._services.ledger.wanted.forget_program(name)
+            self._forget(name)
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
@@ -236,6 +240,17 @@ class Updating:
             turn.give_up()
             runner.takeover.advance(TakeoverStage.STARTABLE)
         return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+    def _forget(self, name: str) -> None:
+        """A program is used no more. What was measured of it serves one that is added under its name soon."""
+        self._services.ledger.wanted.forget_program(name)
+        self._services.ledger.series.forget(name)
+        self._removed[name] = None
+        while len(self._removed) > REMOVED_KEPT:
+            oldest = next(iter(self._removed))
+            del self._removed[oldest]
+            self._services.save_durations.forget(oldest)
+            self._services.upload_durations.forget(oldest)
 
     def _groups(self) -> set[str]:
         return {runner.config.group for runner in self._runners.values()}

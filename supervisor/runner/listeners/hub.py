@@ -236,10 +236,14 @@ class ListenerHub:
             self._stop_ticks()
 
     async def _tick(self) -> None:
+        due_wall_s: int | None = None
         while True:
-            due_wall_s = event_types.next_tick(time.time())
+            due_wall_s = event_types.next_tick(time.time(), due_wall_s)
             await asyncio.sleep(max(0.0, due_wall_s - time.time()))
-            self.publish(event_types.tick_events(due_wall_s))
+            try:
+                self.publish(event_types.tick_events(due_wall_s))
+            except Exception:
+                log.exception("internal.failed", effect="one tick was not sent")
 
 
 def _has_unanswered(pool: ListenerPool) -> bool:

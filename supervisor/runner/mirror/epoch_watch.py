@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.mirror.hold import RunHold
 
 WATCH_S = 8.0  # between two looks at the epochs: with SILENT_S, what happens there is known within 15 s
@@ -20,12 +21,19 @@ SILENT_S = 5.0  # a list takes a fraction of a second; a store that needs longer
 class EpochWatch:
     """`on_fenced` is called if another host has taken over the run that this one's job trains."""
 
-    def __init__(self, client: MirrorClient, hold: RunHold, on_fenced: Callable[[RunFenced], None]) -> None:
+    def __init__(
+        self,
+        client: MirrorClient,
+        hold: RunHold,
+        on_fenced: Callable[[RunFenced], None],
+        background: BackgroundTasks,
+    ) -> None:
         self.error: str | None = None
         """Why the last look failed."""
         self._client = client
         self._hold = hold
         self._on_fenced = on_fenced
+        self._background = background
         self._is_running = False
         self._is_finished = False
         self._task: asyncio.Task[None] | None = None
@@ -41,7 +49,7 @@ class EpochWatch:
         """Whether the job runs; looks for as long as it does, or something waits for the store."""
         self._is_running = is_running
         if self._has_reason and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._watch())
+            self._task = self._background.start(self._watch())
 
     @property
     def _has_reason(self) -> bool:

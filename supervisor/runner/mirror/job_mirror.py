@@ -23,6 +23,7 @@ from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorError, RunFenced
 from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 from supervisor.protocol.wire import messages as worker_messages
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.asking import MirrorStatus, client_of
 from supervisor.runner.mirror.epoch_watch import EpochWatch
@@ -77,7 +78,8 @@ class JobMirror(ProgramObserver):
         """In a gang whose nodes have folders of their own: how checkpoints are committed."""
         if has_parts and services.gang is not None:
             self.parts = PartCommits(services.gang, self._exchange, self._hold, answer)
-        self._watch = EpochWatch(self._client, self._hold, self._lose_run)
+        self._background = BackgroundTasks(log)
+        self._watch = EpochWatch(self._client, self._hold, self._lose_run, self._background)
         self._task: asyncio.Task[None] | None = None
         self._is_urgent = False
         self._is_damaged = False  # the checkpoint that was tried last
@@ -228,7 +230,7 @@ class JobMirror(ProgramObserver):
         if self._is_damaged:  # there is another one to be tried
             self.retry_now()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._work_until_done())
+            self._task = self._background.start(self._work_until_done())
 
     async def _work_until_done(self) -> None:
         try:
@@ -262,24 +264,32 @@ class JobMirror(ProgramObserver):
             elif starts == hold.starts and hold.is_begun:
                 self._lose_run(fenced)
         except MirrorError as error:
-            if self.error is None:
-                retry_in_s = DAMAGED_RETRY_S if error.is_damaged else RETRY_S
-                self._log.warning("mirror.failed", error=str(error), retry_in_s=retry_in_s)
-            if error.epoch_lost:
-                hold.forget_epoch()
-            self.error = str(error)
-            self.failures += 1
-            if self.parts is not None:
-                self.parts.on_failure(error)
-            self._report()
-            self._on_change()
-            if self.is_finished:
-                return False
-            self._retry_now.clear()
-            self._is_damaged = error.is_damaged
-            pause_s = DAMAGED_RETRY_S if error.is_damaged else URGENT_RETRY_S if self._is_urgent else RETRY_S
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._retry_now.wait(), pause_s)
+            return await self._pause_after(error)
+        except Exception as error:  # noqa: BLE001 - or nothing more would reach the store, unseen
+            self._log.exception("internal.failed")
+            return await self._pause_after(MirrorError(f"internal error {error!r:.200}; the log has the traceback"))
+        return True
+
+    async def _pause_after(self, error: MirrorError) -> bool:
+        """Says what is wrong, and waits until it is to be tried again; False if it is not."""
+        if self.error is None:
+            retry_in_s = DAMAGED_RETRY_S if error.is_damaged else RETRY_S
+            self._log.warning("mirror.failed", error=str(error), retry_in_s=retry_in_s)
+        if error.epoch_lost:
+            self._hold.forget_epoch()
+        self.error = str(error)
+        self.failures += 1
+        if self.parts is not None:
+            self.parts.on_failure(error)
+        self._report()
+        self._on_change()
+        if self.is_finished:
+            return False
+        self._retry_now.clear()
+        self._is_damaged = error.is_damaged
+        pause_s = DAMAGED_RETRY_S if error.is_damaged else URGENT_RETRY_S if self._is_urgent else RETRY_S
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._retry_now.wait(), pause_s)
         return True
 
     # --- the end ------------------------------------------------------------------------------------------------------

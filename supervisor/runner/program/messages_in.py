@@ -38,8 +38,14 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> Repo
             return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
         case messages.Committed():
             committed_at = time.time() - (message.ago_s or 0.0)
-            checkpoint = message.checkpoint
-            return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at, checkpoint)
+            return events.CheckpointCommitted(
+                message.attempt,
+                message.step,
+                message.flushes,
+                committed_at,
+                message.checkpoint,
+                message.ago_s is not None,
+            )
         case messages.SaveFailed():
             return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
         case messages.Done(attempt):

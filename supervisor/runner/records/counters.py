@@ -103,8 +103,9 @@ class ProgramCounters(ProgramObserver):
                 self._progressed(message.step)
             case messages.Committed():
                 self._progressed(message.step)
-                self.save = self.save.plus(message.save_s)
-                self.stall = self.stall.plus(message.stall_s)
+                if message.ago_s is None:
+                    self.save = self.save.plus(message.save_s)
+                    self.stall = self.stall.plus(message.stall_s)
                 asked_at = [
                     self._flush_asked_at.pop(flush) for flush in message.flushes if flush in self._flush_asked_at
                 ]

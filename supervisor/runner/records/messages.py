@@ -20,7 +20,17 @@ from supervisor.runner.records.training import TrainingStatus
 class MessageRecorder(ProgramObserver):
     """Writes down what people will want to know later of one job."""
 
-    __slots__ = ("_directory", "_ledger", "_log", "_process", "_program", "_saves", "_training", "_user")
+    __slots__ = (
+        "_directory",
+        "_ledger",
+        "_log",
+        "_process",
+        "_program",
+        "_recorded",
+        "_saves",
+        "_training",
+        "_user",
+    )
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class MessageRecorder(ProgramObserver):
         self._process = process
         self._training = training
         self._log = log
+        self._recorded: str | None = None
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         for effect in decided:
@@ -110,8 +121,10 @@ class MessageRecorder(ProgramObserver):
 
     def _record_commit(self, message: messages.Committed, now: float) -> None:
         directory, name, attempt = self._directory, message.checkpoint, message.attempt
-        if name == self._training.restored and not message.save_s:
-            return  # the answer to a flush at the step that was restored: nothing was saved
+        is_known = message.ago_s is not None and name in (self._recorded, self._training.restored)
+        if is_known or (name == self._training.restored and not message.save_s):
+            return  # the answer to a flush at a step that a checkpoint holds already: nothing was saved
+        self._recorded = name
         checkpoint = SavedCheckpoint(directory, name, self._user, partial(self._record_size, message))
         since = -math.inf if self._process.started_at is None else self._process.started_at
         self._saves.record_save(

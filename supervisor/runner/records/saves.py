@@ -57,6 +57,7 @@ class SaveDurations:
         self._attempts: dict[str, int] = {}  # whose save was the last
         self._first_of: dict[str, int | None] = {}  # that save was the first of this attempt
         self._disks: dict[str, int] = {}
+        self._directories: dict[str, Path] = {}  # whose disk that is
         self._store = store or CheckpointStore()
         self._sizes: defaultdict[str, _Sizes] = defaultdict(_Sizes)
         self._looking: set[asyncio.Task[None]] = set()
@@ -71,6 +72,11 @@ class SaveDurations:
         for job, saves in history.items():
             self._saves[job].extend(MeasuredSave(-math.inf, save_s) for save_s, _ in saves)
             self._sizes[job].measured.extend(size for _, size in saves if size)
+
+    def forget(self, job: str) -> None:
+        """The job was removed long ago: nothing that is held by its name stays."""
+        for known in (self._saves, self._attempts, self._first_of, self._disks, self._directories, self._sizes):
+            known.pop(job, None)
 
     def record_save(
         self,
@@ -92,6 +98,9 @@ class SaveDurations:
         if checkpoint is not None:
             self._sizes[job].newest = checkpoint
             self._look_at_newest(job)
+        if self._directories.get(job) != directory:  # an update has moved it
+            self._directories[job] = directory
+            self._disks.pop(job, None)
         if job not in self._disks and len(self._looking) < RECENT_COUNT:
             task = asyncio.get_running_loop().create_task(self._find_disk(job, directory))
             self._looking.add(task)
@@ -130,7 +139,9 @@ class SaveDurations:
             loop.call_later(LOOK_EVERY_S, self._start_look, job)
 
     def _start_look(self, job: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._measure(job, self._sizes[job]))
+        if (sizes := self._sizes.get(job)) is None:
+            return  # it was removed meanwhile
+        task = asyncio.get_running_loop().create_task(self._measure(job, sizes))
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
@@ -150,6 +161,8 @@ class SaveDurations:
         except OSError:
             size = 0
         sizes.is_looking = False
+        if self._sizes.get(job) is not sizes:
+            return  # it was removed meanwhile
         sizes.measured.append(size)
         if size:
             checkpoint.tell(size)
@@ -159,6 +172,8 @@ class SaveDurations:
     async def _find_disk(self, job: str, directory: Path) -> None:
         """A file server that is away must hold up neither supervision nor the daemon's end."""
         try:
-            self._disks[job] = await self._store.device_number(directory)
+            disk = await self._store.device_number(directory)
         except OSError:
             return  # it stays unknown, which is the careful way; the next save looks again
+        if self._directories.get(job) == directory:
+            self._disks[job] = disk

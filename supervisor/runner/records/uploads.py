@@ -46,6 +46,10 @@ class UploadDurations:
             for upload_s, is_limited in uploads:
                 self._append(job, MeasuredSave(-math.inf, upload_s), is_limited)
 
+    def forget(self, job: str) -> None:
+        """The job was removed long ago: nothing that is held by its name stays."""
+        self._measured.pop(job, None)
+
     def _append(self, job: str, upload: MeasuredSave, is_limited: bool) -> None:
         own = self._measured[job]
         (own.limited if is_limited else own.at_full_rate).append(upload)

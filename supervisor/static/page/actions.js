@@ -7,16 +7,30 @@ import { DOWN } from "./program.js";
 
 const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
 
+// What a stop says; nothing of a program that has just ended by itself, which is to run again all the same.
+async function stopToRestart(name, request) {
+  try {
+    return await call("stop", { name, restarts: true, ...request });
+  } catch (error) {
+    if (error.code !== "NOT_RUNNING") throw error;
+    return {};
+  }
+}
+
 // A job that can't save trains on, unless the user says that its last steps may be lost.
 async function restart(name) {
   let stopped;
   try {
-    stopped = await call("stop", { name, only_if_saved: true, restarts: true });
+    stopped = await stopToRestart(name, { only_if_saved: true });
   } catch (error) {
     if (error.code !== "NOT_SAVED" || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
-    stopped = await call("stop", { name, restarts: true });
+    stopped = await stopToRestart(name, {});
   }
-  await call("start", { name, wait: false });
+  try {
+    await call("start", { name, wait: false });
+  } catch (error) {
+    throw stopped.is_loss ? Object.assign(error, { message: `${error.message}\n${stopped.text}`, isLoss: true }) : error;
+  }
   return stopped;
 }
 
@@ -47,7 +61,7 @@ async function act(action, name) {
     const result = await does(name, answer);
     say(`${action} ${name}: ${result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`}`, result.is_loss);
   } catch (error) {
-    say(`${action} ${name}: ${error.message}`, error.code === "NOT_SAVED");
+    say(`${action} ${name}: ${error.message}`, error.code === "NOT_SAVED" || error.isLoss);
   }
 }
 
@@ -90,13 +104,13 @@ export async function actOnAll(action, names) {
   const what = counted(names.length, "program");
   if (action !== "start" && !(await ask(`${ACTIONS[action].label} ${what}? ${names.slice(0, 8).join(", ")}${names.length > 8 ? ", …" : ""}`, ACTIONS[action].label))) return;
   const progress = (outcomes) => say(`${action}: ${outcomes.length} of ${names.length}…`, true);
+  let stops = [];
+  const losses = () => stops.filter(({ result }) => result?.is_loss).map(({ name, result }) => `${name}: ${result.text}`);
   try {
     let outcomes = [];
-    let losses = []; // of the stops, also where a start follows
     let starting = names;
     if (action !== "start") {
-      outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true, restarts: true } : {}, progress);
-      losses = outcomes.filter(({ result }) => result?.is_loss);
+      outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true, restarts: true } : {}, (heard) => progress((stops = heard)));
       const refused = new Set(outcomes.filter(({ error }) => error && error.code !== "NOT_RUNNING").map(({ name }) => name));
       starting = names.filter((name) => !refused.has(name));
     }
@@ -105,9 +119,9 @@ export async function actOnAll(action, names) {
       outcomes = [...outcomes.filter(({ name }) => !kept.has(name)), ...(await callForAll("start", starting, { wait: false }, progress))];
     }
     const failures = outcomes.filter(({ error }) => error);
-    const lines = [...failures.map(({ name, error }) => `${name}: ${error.message ?? error.code}`), ...losses.map(({ name, result }) => `${name}: ${result.text}`)];
+    const lines = [...failures.map(({ name, error }) => `${name}: ${error.message ?? error.code}`), ...losses()];
     say([`${action} ${what}: ${failures.length ? `${names.length - failures.length} done, ${failures.length} not` : "done"}`, ...lines].join("\n"), lines.length > 0);
   } catch (error) {
-    say(`${action} ${what}: ${error.message}`);
+    say([`${action} ${what}: ${error.message}`, ...losses()].join("\n"), losses().length > 0); // what the stops lost is lost
   }
 }

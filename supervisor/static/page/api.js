@@ -29,6 +29,7 @@ export async function callForAll(command, names, request, take = () => {}) {
       take(outcomes);
     }
   }
+  if (outcomes.length < names.length) throw new Error(`the connection ended after ${outcomes.length} of ${names.length}`);
   return outcomes;
 }
 

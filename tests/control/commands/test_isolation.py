@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from rich.console import Console
 
 from supervisor.config import load_config
+from supervisor.control.base import isolation
 from supervisor.control.base.json_types import to_json
 from supervisor.control.commands.status import ProgramStatus, status
 from supervisor.control.commands.top import top
@@ -183,3 +184,10 @@ async def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path):
 
         assert answer["programs"][1]["job"]["metrics"] == {"loss": None, "lr": 0.5}
         assert isinstance((await status(context)).programs[1], ProgramStatus)
+
+
+def test_programs_that_could_not_be_shown_are_not_remembered_for_good():
+    for number in range(isolation.MAX_REMEMBERED + 5):
+        isolation.not_shown(f"removed-{number}", ValueError())
+
+    assert len(isolation._logged) == isolation.MAX_REMEMBERED

@@ -32,6 +32,7 @@ OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" 
 OFF += "[program:needy]\ncommand=/bin/sleep 100000\nautostart=false\ndepends_on=first\n"
 OFF += "[program:broken]\ncommand=/bin/sh -c 'printf \"no disk\\ngiving up\\n\" >&2; exit 3'\n"
 OFF += "autostart=false\nstartretries=0\n"
+JOB = "[program:job]\ncommand=/bin/sleep 100000\nautostart=false\nstopwaitsecs=1\nstandby=off\n"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     logs.start()
     services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
     path = tmp_path / "test.conf"
-    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}{JOB}checkpoint_dir={tmp_path}/job\n")
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: load_config(path, os.environ), services)
@@ -230,3 +231,21 @@ async def test_a_program_that_somebody_stops_while_it_is_restarted_stays_stopped
         assert daemon.programs.runners["first"].state is State.STOPPED
         assert await ledger.wanted.until_recorded() is None
         assert ledger.wanted.wanted_programs()["first"] is False
+
+
+@pytest.mark.integration
+async def test_order_where_to_begin_is_refused_if_somebody_starts_the_job_meanwhile(daemon: CommandContext):
+    """It would begin from its newest checkpoint, and be said to be started."""
+    job = daemon.programs.runners["job"]
+    _, turn = StartTurns(2)
+    request = start_stop.StartRequest("job", wait=False, from_scratch=True)
+    async with asyncio.timeout(PATIENCE_S):
+        starting = asyncio.create_task(start_stop.start(daemon, request, turn))
+        await turn.wait_ready(PATIENCE_S)
+        await start_stop.start(daemon, start_stop.StartRequest("job", wait=False))
+        assert job.state is State.STARTING
+        turn.release()
+
+        with pytest.raises(CommandError) as refused:
+            await starting
+    assert refused.value.code is Code.ALREADY_STARTED

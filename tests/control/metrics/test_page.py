@@ -339,6 +339,14 @@ def test_adopted_worker_is_not_counted_twice():
     assert (counters.steps, counters.repeated_steps, counters.save.count) == (5, 0, 1)
 
 
+def test_answer_with_a_checkpoint_that_was_there_is_no_save():
+    counters = ProgramCounters()
+    counters.on_message(messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1), now=1.0)
+    counters.on_message(messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, (4,), ago_s=60.0), now=2.0)
+
+    assert (counters.save.count, counters.stall.count) == (1, 1)
+
+
 def test_a_flush_is_timed_from_its_request_to_its_commit():
     counters = ProgramCounters()
     counters.on_effect(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)

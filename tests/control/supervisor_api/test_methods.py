@@ -127,6 +127,7 @@ def test_bytes_are_no_list_of_numbers() -> None:
         b"<methodCall><methodName></methodName></methodCall>",
         call_of("a", "<int>x</int>"),
         call_of("a", "<int>" + "9" * 30 + "</int>"),
+        call_of("a", "<int>٣</int>"),
         call_of("a", "<boolean>2</boolean>"),
         call_of("a", "<base64>AAA</base64>"),
         call_of("a", "<base64>h\xe9</base64>"),

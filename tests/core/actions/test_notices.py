@@ -23,6 +23,7 @@ from supervisor.core.program.events import (
     CheckpointSaveFailed,
     DoneReported,
     Event,
+    FlushRequested,
     HostSuspended,
     NoticeChanged,
     NoticeEnded,
@@ -58,6 +59,16 @@ def noticed(deadline_at: float | None = 100.0, policy=POLICY, **values: Certaint
 
 def committed(job: Job, now: float) -> None:
     job.handle(CheckpointCommitted(1, 3, (job.facts.current.flush.id,)), now)
+
+
+def test_answer_with_a_checkpoint_that_was_there_does_not_say_how_long_a_save_takes():
+    job = running(POLICY)
+    job.handle(FlushRequested("operator"), 20.0)
+
+    job.handle(CheckpointCommitted(1, 3, (job.facts.current.flush.id,), is_repeated=True), 20.01)
+
+    assert job.state is State.RUNNING
+    assert job.facts.flush_s is None
 
 
 def test_a_notice_flushes_at_once_and_training_goes_on():

@@ -506,6 +506,27 @@ def test_commit_that_was_in_the_mirror_first_stays_known_as_such() -> None:
     assert (newest.step, newest.mirror, newest.epoch) == (120, "s3://team/digits", 3)
 
 
+def test_answer_with_the_restored_checkpoint_does_not_make_an_old_rollback_the_reason_for_its_loss() -> None:
+    """It counted as if its own attempt had made it the newest: what was given up before explained that it was gone."""
+    old, given_up = "step-0000000100.a1", RejectedCheckpoint("step-0000000200.a1", "nan", OlderBecause.ROLLED_BACK)
+    job = trained_to(200)
+    job.facts.restore_below_step = 150
+    job.handle(CheckpointSelected(2, f"/data/digits/{old}", 100, None, 100, DISK, given_up), 6.0)
+    job.handle(TrainingRestored(2, 100), 7.0)
+    job.handle(StepsDone(2, 100), 8.0)
+    job.handle(CheckpointCommitted(2, 100, (1,), name=old, is_repeated=True), 9.0)
+    assert job.facts.account.newest is not None and job.facts.account.newest.name == old
+    job.handle(WorkerExited(2, signal=9), 10.0)
+    started(job, 100.0)
+    assert (job.state, job.facts.attempt) == (State.STARTING, 3)
+
+    path, step = "/data/digits/step-0000000050.a1", 50
+    job.handle(CheckpointSelected(3, path, step, None, step, DISK, given_up), 101.0)
+
+    older = job.facts.current.older
+    assert older is not None and older.because is OlderBecause.DELETED
+
+
 def test_rank_with_a_folder_of_its_own_believes_the_chiefs_reason_for_an_older_one_and_no_silence() -> None:
     job = trained_to(100)
     job.handle(CheckpointMirrored("step-0000000128.a7", "s3://team/digits", 2), 6.0)

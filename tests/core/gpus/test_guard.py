@@ -214,6 +214,19 @@ def test_a_storm_is_one_incident() -> None:
     assert [past.fault for past in guard.records.gpus[B].faults] == ["xid-95"]
 
 
+def test_a_fault_after_the_clock_was_set_back_is_another_incident() -> None:
+    """As at a boot with a wrong clock: else nothing would follow from a broken GPU until the clock is there again."""
+    number = next(number for number, fault in XIDS.items() if fault.leaves_out)
+    guard = made(JOB)
+    guard.on_line(line(number), [JOB], NOW)
+    guard.give_back(B)
+    guard.on_line(line(number), [JOB], NOW)
+
+    decisions = guard.on_line(line(number), [JOB], NOW - 7200.0)
+
+    assert of(Incident, decisions) and of(Restart, decisions)
+
+
 def test_the_next_attempt_that_hits_the_same_fault_at_once_starts_again_too() -> None:
     guard, after = made(JOB), replace(JOB, attempt=4, pid=4712, started_wall_at=NOW + 2.0)
     guard.on_line(line(31, pid=4711), [JOB], NOW, owner="digits")

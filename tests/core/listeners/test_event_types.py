@@ -25,6 +25,11 @@ def test_ticks_come_when_their_period_is_over():
     assert event_types.next_tick(64.999) == 65
 
 
+def test_tick_that_came_a_moment_early_is_not_made_again():
+    assert event_types.next_tick(64.999, last=65) == 70
+    assert event_types.next_tick(3.0, last=65) == 5  # the clock was set back
+
+
 def test_tick_subscriptions_are_known():
     assert event_types.wants_ticks(["EVENT"])
     assert event_types.wants_ticks(["TICK_3600"])

@@ -100,10 +100,9 @@ def test_all_that_an_earlier_version_knew_is_kept(version: Path, tmp_path: Path,
         assert ledger.wanted.wanted_programs() == expected["wanted"]
         assert sorted(ledger.wanted.removed_programs()) == expected["removed"]
         assert ledger.attempts.last_attempts() == expected["last_attempts"]
-        ends = ledger.attempts.last_ends()
-        assert {name: asdict(ends[name]) | end for name, end in expected["last_ends"].items()} == {
-            name: asdict(end) for name, end in ends.items()
-        }  # an older version may not have known all of it
+        ends = {name: asdict(end) for name, end in ledger.attempts.last_ends().items()}
+        assert ends.keys() == expected["last_ends"].keys()
+        assert all(end | expected["last_ends"][name] == end for name, end in ends.items()), "it may tell more now"
         assert [asdict(attempt) for attempt in ledger.attempts.unfinished_attempts()] == expected["unfinished"]
         saves = {name: [save_s for save_s, _ in saves] for name, saves in ledger.checkpoints.recent_saves(5).items()}
         assert plain(saves) == expected["saves"]

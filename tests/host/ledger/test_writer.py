@@ -1,6 +1,7 @@
 """The ledger's thread: who asks whether something is written gets an answer, whenever the question comes."""
 
 import json
+import os
 import sqlite3
 import threading
 from collections import Counter
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.host.ledger import writer as writer_module
 from supervisor.host.ledger.pruning import Pruning
-from supervisor.host.ledger.schema import open_or_create
+from supervisor.host.ledger.schema import LedgerError, open_or_create
 from supervisor.host.ledger.write_queue import QUEUED_OF_ONE, QUEUED_WRITES
 from supervisor.host.ledger.writer import LedgerWriter
 from tests.waiting import wait_until
@@ -135,3 +137,80 @@ def test_a_value_that_cannot_be_encoded_costs_that_record_only(tmp_path: Path):
         writer.enqueue("INSERT OR REPLACE INTO series VALUES (?, ?)", "liar", not_json, of="liar")
         writer.enqueue(REFUSAL, "victim", "n", "why", of="victim")
     assert written(tmp_path) == {"victim": 1}
+
+
+def test_new_file_that_can_not_be_made_yet_is_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The disk of a damaged ledger is full, too: once there is space, it is written again, without a restart."""
+    path = tmp_path / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    writer = LedgerWriter(connection, Pruning(), path, vital=lambda: [("INSERT INTO programs VALUES (?, ?)", ("a", 1))])
+    made, is_full = writer_module.open_or_create, True
+
+    def open_(place: Path) -> tuple[sqlite3.Connection, Path | None]:
+        if is_full:
+            raise LedgerError("database or disk is full")
+        return made(place)
+
+    monkeypatch.setattr(writer_module, "open_or_create", open_)
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("INSERT INTO programs VALUES ('x', 1)")
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with path.open("r+b") as file:
+            file.write(b"x" * file.seek(0, os.SEEK_END))
+            file.seek(0)
+            file.write(b"x" * 50_000)
+        writer.enqueue(REFUSAL, "digits", "first", "why", of="digits")
+        wait_until(lambda: writer.failure_text, "it fails", timeout_s=10)
+        assert "full" in (writer.failure_text or "")
+
+        is_full = False
+        writer.written()  # asks for another try
+        wait_until(lambda: writer.failure_text is None, "it is written", timeout_s=10)
+        assert written(tmp_path) == {"digits": 1}
+        with closing(sqlite3.connect(path)) as reading:
+            assert reading.execute("SELECT * FROM programs").fetchall() == [("a", 1)]
+        assert [place.name for place in tmp_path.glob("*.corrupt-*")] == ["ledger.sqlite3.corrupt-1"]
+    finally:
+        writer.close(60)
+
+
+def test_record_that_can_not_be_made_costs_itself_alone(tmp_path: Path):
+    path = tmp_path / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    writer = LedgerWriter(connection, Pruning(), path)
+
+    def broken() -> str:
+        raise KeyError("series")
+
+    try:
+        writer.enqueue("INSERT OR REPLACE INTO series VALUES (?, ?)", "digits", broken)
+        writer.enqueue(REFUSAL, "digits", "first", "why", of="digits")
+        writer.written().result(10)
+
+        assert written(tmp_path) == {"digits": 1}
+        assert writer.failure_text is not None and "1 record lost" in writer.failure_text
+    finally:
+        writer.close(60)
+
+
+def test_error_that_nobody_thought_of_is_tried_again(tmp_path: Path):
+    path = tmp_path / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    tries = list[int]()
+
+    def write_before() -> bool:
+        tries.append(1)
+        if len(tries) == 1:
+            raise MemoryError
+        return True
+
+    writer = LedgerWriter(connection, Pruning(), path, write_before)
+    try:
+        writer.enqueue(REFUSAL, "digits", "first", "why", of="digits")
+        wait_until(lambda: writer.failure_text, "it is shown")
+        writer.written()
+        wait_until(lambda: writer.failure_text is None, "it is written", timeout_s=10)
+        assert written(tmp_path) == {"digits": 1}
+    finally:
+        writer.close(60)

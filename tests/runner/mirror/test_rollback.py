@@ -200,3 +200,21 @@ async def test_what_an_operator_began_anew_without_is_not_forgotten_for_a_store_
         assert (epoch.parent, epoch.start) == (None, None), "which would be deleted as a past that was given up"
     finally:
         job.mirror.close()
+
+
+async def test_error_that_nobody_thought_of_is_shown_and_tried_again(tmp_path: Path, services: Services):
+    services.environment["BROKEN"] = object()  # type: ignore[assignment] - no process can be given it
+    job = MirroredJob(tmp_path, services)
+    try:
+        job.mirror.on_selected(SendGo(1, None))
+        job.mirror.on_message(Progress(1, 1), 0.0)
+        name = str(job.commit(100, 1))
+        await job.until(lambda: job.mirror.error, "the error is shown")
+        assert "internal error" in (job.mirror.error or "")
+
+        del services.environment["BROKEN"]
+        job.mirror.retry_now()
+        await job.until(lambda: job.mirror.has(name), "it is there")
+        assert job.mirror.error is None
+    finally:
+        job.mirror.close()

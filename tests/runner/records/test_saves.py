@@ -106,3 +106,26 @@ async def test_holes_links_and_other_names_are_no_bytes(tmp_path: Path):
     await wait_until_async(lambda: told)
 
     assert told == [2 << 20]
+
+
+async def test_job_that_an_update_moves_to_another_disk_is_planned_for_there(tmp_path: Path):
+    saves = SaveDurations()
+    saves.record_save("digits", 1, tmp_path, 4.0, 100.0)
+    await wait_until_async(lambda: saves._disks)
+    there = Path("/dev/shm")
+
+    saves.record_save("digits", 1, there, 4.0, 200.0)
+    assert not saves._disks, "it is not known yet"
+    await wait_until_async(lambda: saves._disks == {"digits": there.stat().st_dev})
+
+
+async def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path: Path):
+    saves = SaveDurations()
+    checkpoint(tmp_path / "digits", 4096)
+    await saved(saves, "digits", tmp_path / "digits", 4.0, 100.0)
+    empty = {name: known for name, known in vars(SaveDurations()).items() if isinstance(known, dict)}
+
+    saves.forget("digits")
+    await asyncio.sleep(0.05)
+
+    assert {name: known for name, known in vars(saves).items() if isinstance(known, dict)} == empty

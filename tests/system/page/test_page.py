@@ -262,6 +262,45 @@ def test_steps_that_a_restart_of_several_lost_are_told(tmp_path: Path, port: int
         page.locator("#said").get_by_text("b: did step 9").wait_for(timeout=SOON_MS)
 
 
+def test_steps_that_were_lost_are_told_also_where_no_start_follows(tmp_path: Path, port: int, page: Any):
+    lost = {"is_loss": True, "text": "did step 9, its newest checkpoint is step 5"}
+
+    def answer(route: Any) -> None:
+        request = route.request.post_data_json
+        outcomes = [{"name": name, "result": lost, "error": None} for name in request["names"]]
+        is_stop = request["command"] == "stop"
+        route.fulfill(body="".join(f"{json.dumps(outcome)}\n" for outcome in outcomes) if is_stop else "")
+
+    with Daemon(tmp_path, server(port) + "[program:a]\ncommand=/bin/sleep 100000\n"):
+        page.route("**/api/v1/each", answer)
+        page.route("**/api/v1/stop", lambda route: route.fulfill(json={"result": lost}))
+        page.route("**/api/v1/start", lambda route: route.fulfill(status=500))
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "a").get_by_text("Running").wait_for()
+        press(page, row(page, "a"), "restart", confirm=True)
+        page.locator("#said").get_by_text("did step 9").wait_for(timeout=SOON_MS)
+
+        page.get_by_label("Choose all that are shown").check()
+        page.locator('[data-action="all-restart"]').click()
+        page.locator("dialog button[value=yes]").click()
+        page.locator("#said").get_by_text("the connection ended after 0 of 1").wait_for(timeout=SOON_MS)
+        page.locator("#said").get_by_text("a: did step 9").wait_for(timeout=SOON_MS)
+
+
+def test_program_that_ends_just_before_its_restart_is_started(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + "[program:a]\ncommand=/bin/sleep 100000\nautorestart=false\n") as daemon:
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "a").get_by_text("Running").wait_for()
+        pid = daemon.status("a")["pid"]
+        row(page, "a").locator('button[data-action="menu"]').click()
+        page.locator('.popup [data-action="restart"]').click()
+        os.kill(pid, signal.SIGKILL)
+        daemon.until_state("a", "EXITED")
+        page.locator("dialog button[value=yes]").click()
+
+        assert daemon.until_state("a", "RUNNING")["pid"] != pid
+
+
 def test_menu_is_used_by_keyboard_and_gives_the_focus_back(tmp_path: Path, port: int, page: Any):
     with Daemon(tmp_path, server(port) + LOUD):
         page.goto(f"http://127.0.0.1:{port}/")

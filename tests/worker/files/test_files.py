@@ -26,6 +26,7 @@ from tests.worker.daemon_end import DaemonEnd
 from worker.devices import conditions
 from worker.files import FilesRun, NotFinite, Unfit, prepare
 from worker.saving import scheduler
+from worker.saving.save import restored_checkpoint
 
 Begin = Callable[[Launch], None]
 
@@ -523,6 +524,30 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
 
     assert answered.flushes == (4,)
     assert [name.step for name in selection.committed_checkpoints(tmp_path / "c")] == [1]
+
+
+def test_flush_of_a_step_that_is_saved_says_how_long_ago(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
+    daemon.send(Go(1, restore=None))
+    files = Copied()
+    files.may.set()
+    with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
+        run.step_done(epoch=0, batch=1)
+        saved = daemon.wait_for(Committed)
+        daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
+        wait_until(lambda: run._attempt.requests.has_save_request, "it is asked to save")
+        run._checkpoints.on_step_boundary(1, run._step_boundary)
+        answered = daemon.wait_for(Committed, among=lambda committed: committed.flushes == (4,))
+        raise ZeroDivisionError
+
+    assert saved.ago_s is None
+    assert answered.checkpoint == saved.checkpoint
+    assert answered.ago_s is not None and answered.ago_s < 60
+
+
+def test_a_restored_checkpoint_is_as_old_as_its_manifest_says() -> None:
+    assert 3600 <= restored_checkpoint(7, "step-0000000007.a1", 1, time.time() - 3600).age_s < 3660
+    assert restored_checkpoint(7, "step-0000000007.a1", 1, time.time() + 3600).age_s < 60
 
 
 def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:

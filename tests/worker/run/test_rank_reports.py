@@ -14,7 +14,7 @@ from worker.run.rank_reports import NO_CHECKPOINT, NewestCheckpoint, RankReports
 
 pytestmark = pytest.mark.tensorflow
 
-RESTORED = NewestCheckpoint(100, 3, 4096, save_ms=0)
+RESTORED = NewestCheckpoint(100, 3, 4096, save_ms=0, age_s=60)
 SAVED = NewestCheckpoint(110, 4, 4096, save_ms=20_500)
 
 
@@ -29,7 +29,13 @@ class Told:
 
     def commits(self) -> list[Any]:
         told, self.messages = self.messages, []
-        return [(each.step, each.checkpoint, each.save_s, each.flushes) for each in told if isinstance(each, Committed)]
+        commits = [each for each in told if isinstance(each, Committed)]
+        return [(each.step, each.checkpoint, each.save_s, each.flushes) for each in commits if each.ago_s is None]
+
+    def repeated(self) -> list[Any]:
+        told, self.messages = self.messages, []
+        commits = [each for each in told if isinstance(each, Committed)]
+        return [(each.step, each.checkpoint, each.ago_s, each.flushes) for each in commits if each.ago_s is not None]
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def test_a_flush_at_the_restored_step_is_answered(reports: RankReports, daemon: 
     reports.report_commit(RESTORED)
     reports.report_commit(RESTORED)
 
-    assert daemon.commits() == [(100, "step-0000000100.a3", 0.0, (7,))]
+    assert daemon.repeated() == [(100, "step-0000000100.a3", 60.0, (7,))]
 
 
 def test_a_later_flush_waits_for_a_later_commit(reports: RankReports, daemon: Told) -> None:

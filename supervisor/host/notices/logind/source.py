@@ -51,6 +51,7 @@ class LogindSource:
         self._delay_s = DEFAULT_DELAY_S
         self._bus: LogindBus | None = None
         self._shutdown: RawNotice | None = None
+        self._failures = 0  # in a row
 
     @property
     def shortest_s(self) -> float | None:
@@ -70,24 +71,23 @@ class LogindSource:
             )
             await asyncio.Event().wait()  # it can't be imported in this process any more
             return
-        failures = 0
         while True:
             try:
                 async with LogindBus(self._address) as self._bus:
                     await self._listen(self._bus, sink)
             except BusError as error:
                 self._bus = None
-                failures += 1
+                self._failures += 1
                 sink.on_source_health(
                     self.name, f"cannot listen to logind: {error}; start systemd-logind, or {DROP_IT}"
                 )
             except Exception as error:  # a bug must stop neither this source nor the others of this host
-                failures += 1
+                self._failures += 1
                 log.exception("notices.failed", source=self.name)
                 sink.on_source_health(
                     self.name, f"cannot listen to logind: internal error {error!r:.200}; please report it"
                 )
-            await asyncio.sleep(retry_s(1.0, failures, self._retry_cap_s))
+            await asyncio.sleep(retry_s(1.0, self._failures, self._retry_cap_s))
 
     async def acknowledge(self, id: str) -> None:
         """Releases the lock: the shutdown need not wait for this daemon any longer."""
@@ -99,6 +99,7 @@ class LogindSource:
         await self._take_lock(bus)
         self._report(sink, is_preparing=await bus.is_shutting_down())
         sink.on_source_health(self.name, None)
+        self._failures = 0
         while True:
             is_preparing = await bus.wait_for_change()
             self._report(sink, is_preparing)

@@ -80,6 +80,9 @@ class ResourceWatch:
 
     def _update_needed(self) -> None:
         self._is_update_due = False
+        for known in (self._health, self._over):
+            for name in known.keys() - self._runners.keys():
+                del known[name]
         if any(_is_watched(runner) for runner in self._runners.values()):
             self._needed.set()
         else:

@@ -137,7 +137,8 @@ async def test_refused_lock_shortens_the_warning_but_is_no_error(logind: FakeLog
 
 @pytest.mark.integration
 async def test_lost_bus_is_an_error_until_it_is_back(logind: FakeLogind, heard: Recorder) -> None:
-    heard.watch(source(logind))
+    watched = source(logind)
+    heard.watch(watched)
     await heard.more_answers(1)
 
     await logind.stop()
@@ -148,6 +149,7 @@ async def test_lost_bus_is_an_error_until_it_is_back(logind: FakeLogind, heard: 
 
     assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
     assert "cannot listen to logind" in heard.errors[0]
+    assert watched._failures == 0, "the next time that the bus is lost, it is tried again at once, too"
 
 
 async def test_missing_bus_is_an_error(tmp_path: Path, heard: Recorder) -> None:
