@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, Refused, job
+from tests.system.harness import TRAINER, Daemon, Refused, job
 
 
 def test_bad_configuration_is_refused_with_everything_that_is_wrong_at_once(tmp_path: Path):
@@ -58,6 +58,22 @@ def test_an_empty_command_fails_its_program_alone_and_reload_does_not_end_one_th
             daemon.call("reload")
 
         assert daemon.status("b")["pid"] == pid
+
+
+def test_neither_a_restart_nor_a_drill_stops_a_job_whose_script_is_gone(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(f'import runpy\nrunpy.run_path("{TRAINER}", run_name="__main__")\n')
+    with Daemon(tmp_path, job("j", tmp_path, STEPS=100_000).replace(str(TRAINER), str(script))) as daemon:
+        pid = daemon.until_step("j", 1)["pid"]
+        script.unlink()
+
+        with pytest.raises(Refused, match="CANT_RESTART: cannot start j: there is no .* j trains on"):
+            daemon.call("stop", name="j", only_if_saved=True, restarts=True)
+        with pytest.raises(Refused, match="CANT_RESTART: cannot start j: there is no .* no drill was started"):
+            daemon.call("drill", name="all", in_s=1)
+
+        assert daemon.call("drill", name="j", in_s=1000, certainty="possible")["id"]
+        assert daemon.status("j")["pid"] == pid
 
 
 def test_update_of_one_program_speaks_of_its_section_alone(tmp_path: Path):

@@ -193,7 +193,7 @@ TABLE: Mapping[str, Action] = {
         usage={
             "restart NAME ...": "Stop programs, then start them; does not read the configuration again (see update).",
             "restart all": "Stop all programs, then start them all. A job that can't save is left training.",
-            "restart --discard NAME ...": "Restart jobs that can't save too; their last steps are trained again.",
+            "restart --discard NAME ...": "Also those that can't save, or could not be started again.",
             "restart --rolling NAME ...": "Restart one after the other; if one fails, leave the rest as they are.",
             "restart --rolling all": "Restart all programs that are up, one after the other.",
         },

@@ -11,12 +11,10 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.starting import find_start_obstacle
+from supervisor.runner.attempt.starting import LOOK_TIMEOUT_S, find_restart_obstacle
 from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
-
-LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
 
 
 async def find_losses(
@@ -41,10 +39,9 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
-    if new is not None and runner.state in ALIVE:
-        obstacle = await _find_obstacle(new, services)
-        if obstacle is not None:
-            return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
+    obstacle = None if new is None or runner.state not in ALIVE else await find_restart_obstacle(new, services)
+    if obstacle is not None:
+        return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
     if new is not None and new.job is not None:
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
@@ -75,14 +72,6 @@ async def _left_in_memory(runner: Runner) -> str | None:
     await until_memory_is_written(runner, LOOK_TIMEOUT_S)
     attempt = memory.unwritten
     return None if attempt is None else f"no disk has taken the steps that attempt {attempt} left in memory"
-
-
-async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:
-    """Why a program that is stopped for its new section could not be started again; None if nothing is seen."""
-    try:
-        return await asyncio.wait_for(find_start_obstacle(program, services), LOOK_TIMEOUT_S)
-    except TimeoutError:
-        return f"its command or directory did not answer within {LOOK_TIMEOUT_S:g} s"
 
 
 async def _find_missing_newest(

@@ -7,13 +7,16 @@ import { DOWN } from "./program.js";
 
 const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
 
-// A job that can't save trains on, unless the user says that its last steps may be lost.
+// Why a program is not stopped for a restart.
+const KEPT_RUNNING = new Set(["NOT_SAVED", "CANT_RESTART"]);
+
+// A job that can't save trains on, and a program that could not be started again runs on, unless the user says otherwise.
 async function restart(name) {
   let stopped;
   try {
     stopped = await call("stop", { name, only_if_saved: true, restarts: true });
   } catch (error) {
-    if (error.code !== "NOT_SAVED" || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
+    if (!KEPT_RUNNING.has(error.code) || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
     stopped = await call("stop", { name, restarts: true });
   }
   await call("start", { name, wait: false });
@@ -47,7 +50,7 @@ async function act(action, name) {
     const result = await does(name, answer);
     say(`${action} ${name}: ${result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`}`, result.is_loss);
   } catch (error) {
-    say(`${action} ${name}: ${error.message}`, error.code === "NOT_SAVED");
+    say(`${action} ${name}: ${error.message}`, KEPT_RUNNING.has(error.code));
   }
 }
 
