@@ -67,9 +67,9 @@ def test_neither_a_restart_nor_a_drill_stops_a_job_whose_script_is_gone(tmp_path
         pid = daemon.until_step("j", 1)["pid"]
         script.unlink()
 
-        with pytest.raises(Refused, match="CANT_RESTART: cannot start j: there is no .* j trains on"):
+        with pytest.raises(Refused, match=r"CANT_RESTART: cannot start j: there is no .* j trains on"):
             daemon.call("stop", name="j", only_if_saved=True, restarts=True)
-        with pytest.raises(Refused, match="CANT_RESTART: cannot start j: there is no .* no drill was started"):
+        with pytest.raises(Refused, match=r"CANT_RESTART: cannot start j: there is no .* no drill was started"):
             daemon.call("drill", name="all", in_s=1)
 
         assert daemon.call("drill", name="j", in_s=1000, certainty="possible")["id"]

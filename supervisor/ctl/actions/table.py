@@ -183,8 +183,12 @@ TABLE: Mapping[str, Action] = {
     ),
     "remove": Action(
         configuration.remove,
-        {"remove NAME ...": "Remove programs or groups that are down, until they are added again."},
+        {
+            "remove NAME ...": "Remove programs or groups that are down, until they are added again.",
+            "remove --discard NAME ...": "Also jobs whose last steps are in memory alone, as no disk takes them.",
+        },
         names=True,
+        options=(configuration.DISCARD,),
     ),
     "reread": Action(configuration.reread, {"reread": "Read the configuration and list what `update` would change."}),
     "restart": Action(

@@ -46,7 +46,7 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
             return missing
-    if not keeps_memory(runner.config, new) and (left := await _left_in_memory(runner)) is not None:
+    if not keeps_memory(runner.config, new) and (left := await left_in_memory(runner)) is not None:
         return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
         return None
@@ -63,7 +63,7 @@ def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
     return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
 
 
-async def _left_in_memory(runner: Runner) -> str | None:
+async def left_in_memory(runner: Runner) -> str | None:
     """What a dead worker left in memory and no disk takes, also if it is tried once more; None if there is nothing."""
     memory, job = runner.memory, runner.config.job
     if memory is None or job is None or memory.unwritten is None:
