@@ -22,8 +22,8 @@ from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
-from supervisor.runner.fleet.updating import Updating
-from supervisor.runner.program.retiring import until_memory_is_written
+from supervisor.runner.fleet.updating import Updating, moves
+from supervisor.runner.program.retiring import retire, until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
@@ -175,9 +175,16 @@ class Programs:
     async def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become.
 
-        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise.
+        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise. A
+        job that will fetch its checkpoints into another directory stops here: the next daemon, which knows that
+        directory alone, could not upload what the stop saved.
         """
+        configured = self.updating.configured
         runners = list(self.runners.values())
+        moving = [
+            runner for runner in runners if runner.mirror is not None and moves(runner, configured.get(runner.name))
+        ]
+        await asyncio.gather(*(retire(runner, "reload", needs_mirror=True) for runner in moving))
         await asyncio.gather(*(until_memory_is_written(runner, WRITTEN_WITHIN_S) for runner in runners))
         self._close()
         memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]

@@ -266,14 +266,20 @@ def _find_running(runners: Iterable[Runner]) -> str | None:
     return None
 
 
+def moves(runner: Runner, new: ProgramConfig | None) -> bool:
+    """Whether a job goes on in another checkpoint directory with its new section."""
+    before, after = runner.config.job, None if new is None else new.job
+    return before is not None and after is not None and before.checkpoint_dir != after.checkpoint_dir
+
+
 async def _retire_for_update(runner: Runner, new: ProgramConfig | None) -> UpdateAction:
     """Flushes and stops a program, whose section changes; what is said of that."""
-    moves_to = None if new is None or new.job is None else new.job.checkpoint_dir
-    moves = runner.config.job is not None and moves_to not in (None, runner.config.job.checkpoint_dir)
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
     leaves_memory = keeps_memory(runner.config, new)
-    await retire(runner, "update", leaves_memory=leaves_memory, needs_mirror=moves)  # from where it is fetched
+    await retire(
+        runner, "update", leaves_memory=leaves_memory, needs_mirror=moves(runner, new)
+    )  # from there it is fetched
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")
