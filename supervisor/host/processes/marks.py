@@ -151,6 +151,25 @@ def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     return processes
 
 
+def processes_at_path(state_dir: Path) -> dict[str, list[psutil.Process]]:
+    """The live processes whose mark has the path of this state folder and names another folder, by mark.
+
+    That was there before this one: it was deleted or replaced, as by a backup. Anybody can have such a mark.
+    """
+    identity = identity_of_folder(state_dir)
+    processes: dict[str, list[psutil.Process]] = {}
+    for value, process in _marked_processes(lambda mark: state_dir_of(mark) == str(state_dir)):
+        if folder_of(value) not in (None, identity):
+            processes.setdefault(value, []).append(process)
+    return processes
+
+
+def is_signed_here(value: str, state_dir: Path) -> bool:
+    """Whether a mark has a signature by the key in this state folder, whichever folder it names."""
+    key = _read_key(state_dir)
+    return key is not None and _is_signed(value, key, state_dir, folder_of(value))
+
+
 def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, psutil.Process]]:
     def look(pid: int) -> tuple[str, psutil.Process] | None:
         value = _read(pid)

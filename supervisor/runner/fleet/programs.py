@@ -12,7 +12,8 @@ from supervisor.core.listeners import event_types
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.memory_tier import handed_over
-from supervisor.host.processes import marks
+from supervisor.host.processes import marks, ownership
+from supervisor.host.processes.leftovers import leads_session
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
@@ -110,14 +111,16 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, ends, used, unfinished, marked = await asyncio.gather(
+        wanted, ends, used, unfinished, marked, replaced = await asyncio.gather(
             asyncio.to_thread(ledger.wanted.wanted_programs),
             asyncio.to_thread(ledger.attempts.last_ends),
             asyncio.to_thread(takeover.used_attempts, self._services),
             asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
+            asyncio.to_thread(ownership.processes_of_replaced_folder, self._services.state_dir),
         )
-        marked = self._left_by_others(marked)
+        marked = self._left_by_others(marked) | replaced.abandoned
+        self._say_left_of_replaced_folder(replaced)
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             used[name].seen = max(used[name].seen, marks.attempt_of(value))
@@ -149,6 +152,20 @@ class Programs:
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
+
+    def _say_left_of_replaced_folder(self, replaced: ownership.OfReplacedFolder) -> None:
+        """The state folder was deleted, or a backup was restored, while its workers ran."""
+        path = str(self._services.state_dir)
+        if replaced.abandoned:
+            pids = sorted(process.pid for processes in replaced.abandoned.values() for process in processes)
+            log.warning("folder.replaced", path=path, pids=pids, effect="no other daemon has them: they are taken over")
+        for mark, processes in replaced.others.items():
+            runner = self.runners.get(marks.program_of(mark))
+            if runner is not None:
+                pids = [process.pid for process in processes if leads_session(process.pid)]
+                runner.takeover.left_alone |= {*pids}
+                effect = "nothing proves that they are ours: they are left alone"
+                log.warning("folder.replaced", path=path, program=runner.name, pids=pids, effect=effect)
 
     def _left_by_others(self, marked: dict[str, list[psutil.Process]]) -> dict[str, list[psutil.Process]]:
         """Less the standbys that this daemon has started while it met the rest of its gang."""
