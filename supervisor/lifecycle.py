@@ -24,6 +24,7 @@ from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
+from supervisor.host.service.single_instance import keep_runtime_dir
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
@@ -171,6 +172,8 @@ class DaemonLifecycle:
         exit_requested = asyncio.create_task(self._exit_request.wait())
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
         watches = [asyncio.create_task(watch.watch()) for watch in loops]
+        keeping = keep_runtime_dir(self._settings.runtime_dir, self._settings.state_dir, parts.services.log_reads)
+        watches.append(asyncio.create_task(keeping))
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long

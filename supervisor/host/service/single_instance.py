@@ -2,6 +2,7 @@
 environment.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -9,8 +10,12 @@ import stat
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
+import structlog
+
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol import durable
 from supervisor.protocol.installation import install_stepkeeper
@@ -18,6 +23,9 @@ from supervisor.protocol.installation import install_stepkeeper
 LOCK = "lock"
 OWNER = ".used-by"  # in runtime_dir: which folder that is, and the state folder of its daemon
 MAX_OWNER_BYTES = 8192
+CLAIMED_EVERY_S = 30.0  # what empties the folder does so once a day, and another daemon is seldom started just then
+
+log = structlog.get_logger()
 
 
 class AlreadyRunning(Exception):
@@ -108,12 +116,47 @@ def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
                 f"cannot start: another supervisord, with the state folder {other}, uses runtime_dir {runtime_dir}; "
                 "give this one a runtime_dir of its own, or delete that line"
             )
+        if other == (own := state_dir.resolve()):
+            return
         descriptor = open_guarded(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, os.fsencode(f"{identity} {state_dir.resolve()}"))
+            os.write(descriptor, os.fsencode(f"{identity} {own}"))
         finally:
             os.close(descriptor)
+
+
+async def keep_runtime_dir(
+    runtime_dir: Path, state_dir: Path, calls: BlockingCalls, every_s: float = CLAIMED_EVERY_S
+) -> None:
+    """Claims the folder again where somebody empties it, such as systemd-tmpfiles; until it is cancelled."""
+    is_taken = False
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            was_taken, is_taken = (
+                is_taken,
+                await calls.run_for_folder(runtime_dir, partial(_is_taken, runtime_dir, state_dir)),
+            )
+        except RuntimeError:  # the host has no thread to spare
+            continue
+        if is_taken and not was_taken:
+            effect = "each of the two may delete the other's control pipes"
+            remedy = "stop the other one, and give it a runtime_dir of its own"
+            log.error(
+                "runtime_dir.taken", path=str(runtime_dir), by="another supervisord", effect=effect, remedy=remedy
+            )
+
+
+def _is_taken(runtime_dir: Path, state_dir: Path) -> bool:
+    """Claims the folder; whether another live daemon has claimed it meanwhile."""
+    if not runtime_dir.parent.exists():  # as `run` in a state folder that was deleted
+        return False
+    try:
+        claim_runtime_dir(runtime_dir, state_dir)
+    except AlreadyRunning:
+        return True
+    return False
 
 
 def _owner_of(path: Path, identity: str) -> Path | None:

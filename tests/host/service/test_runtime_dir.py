@@ -1,12 +1,21 @@
 """Two daemons with one runtime_dir."""
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from supervisor.host.service.single_instance import OWNER, AlreadyRunning, StateFolder, claim_runtime_dir
+from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.service.single_instance import (
+    OWNER,
+    AlreadyRunning,
+    StateFolder,
+    claim_runtime_dir,
+    keep_runtime_dir,
+)
+from tests.waiting import wait_until_async
 
 
 def locked(folder: Path) -> StateFolder:
@@ -26,6 +35,20 @@ def test_a_second_daemon_with_the_same_runtime_dir_is_refused_while_the_first_li
 
     os.close(first._descriptor)
     claim_runtime_dir(run, second.path)
+
+
+async def test_one_that_was_emptied_or_deleted_is_claimed_again(tmp_path: Path) -> None:
+    """As by systemd-tmpfiles."""
+    run, first, second = tmp_path / "run", locked(tmp_path / "first"), locked(tmp_path / "second")
+    claim_runtime_dir(run, first.path)
+    keeping = asyncio.create_task(keep_runtime_dir(run, first.path, BlockingCalls(), every_s=0.01))
+    for emptied in ((run / OWNER).unlink, lambda: shutil.rmtree(run)):
+        emptied()
+        await wait_until_async((run / OWNER).exists)
+
+        with pytest.raises(AlreadyRunning):
+            claim_runtime_dir(run, second.path)
+    keeping.cancel()
 
 
 def test_a_state_folder_with_another_path_than_before_is_no_other_daemons(tmp_path: Path) -> None:
