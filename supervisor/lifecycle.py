@@ -24,6 +24,7 @@ from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
+from supervisor.host.service.loop_errors import LoopErrors
 from supervisor.host.service.single_instance import keep_runtime_dir
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
@@ -67,6 +68,7 @@ class DaemonLifecycle:
 
     async def run(self) -> int | None:
         """Supervises until asked to exit; returns the exit status, or None if a fresh daemon is to follow (reload)."""
+        asyncio.get_running_loop().set_exception_handler(LoopErrors().on_error)
         ledger = self._open_ledger()
         place = await asyncio.to_thread(self._find_place)
         parts = build_daemon(
