@@ -25,7 +25,7 @@ from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.loop_errors import LoopErrors
-from supervisor.host.service.single_instance import keep_runtime_dir
+from supervisor.host.service.single_instance import StateFolder, keep_folders
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
@@ -46,7 +46,7 @@ class DaemonLifecycle:
     """One run of the daemon, from opening the ledger to the end of the last process.
 
     `read_config` reads the configuration again. `background` is told when the daemon is ready for clients.
-    `gpu_helper`: what asks about GPUs.
+    `gpu_helper`: what asks about GPUs. `state`: the state folder, locked.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class DaemonLifecycle:
         background: Background | Foreground,
         daemon_log: DaemonLog,
         gpu_helper: GpuHelper,
+        state: StateFolder,
     ) -> None:
         self._config = config
+        self._state = state
         self._settings = config.supervisord
         self._read_config = read_config
         self._background = background
@@ -174,7 +176,7 @@ class DaemonLifecycle:
         exit_requested = asyncio.create_task(self._exit_request.wait())
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
         watches = [asyncio.create_task(watch.watch()) for watch in loops]
-        keeping = keep_runtime_dir(self._settings.runtime_dir, self._settings.state_dir, parts.services.log_reads)
+        keeping = keep_folders(self._state, self._settings.runtime_dir, parts.services.log_reads)
         watches.append(asyncio.create_task(keeping))
         try:
             while not (start.done() or exit_requested.done()):

@@ -253,8 +253,19 @@ def _read_key(state_dir: Path) -> bytes | None:
     return key if len(key) == _KEY_BYTES else None
 
 
+def keep_key(state_dir: Path) -> None:
+    """Puts the key of this process back where somebody deleted it, as with the whole folder. Raises OSError."""
+    if not (state_dir / KEY_FILE).exists():
+        _write_key(state_dir, _key_of(state_dir))
+
+
 def _create_key(state_dir: Path) -> bytes:
     key = secrets.token_bytes(_KEY_BYTES)
+    _write_key(state_dir, key)
+    return key
+
+
+def _write_key(state_dir: Path, key: bytes) -> None:
     path, temporary = state_dir / KEY_FILE, state_dir / f".{KEY_FILE}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
@@ -264,4 +275,3 @@ def _create_key(state_dir: Path) -> bytes:
         file.flush()
         os.fsync(descriptor)
     temporary.rename(path)  # one daemon at a time has the folder
-    return key

@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.processes import marks
 from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol import durable
 from supervisor.protocol.installation import install_stepkeeper
@@ -79,6 +80,31 @@ class StateFolder:
         if not self.path.exists():
             self.path.mkdir(parents=True)
             self.path.chmod(0o711)  # whatever the umask
+        self._descriptor = self._lock_file()
+
+    def lock_again(self) -> bool:
+        """Locks what is at its path now, if somebody replaced the folder or its lock; whether another daemon has it.
+
+        A folder that is gone is left alone: it may have been moved. Raises OSError.
+        """
+        try:
+            new, held = (self.path / LOCK).stat(), os.fstat(self._descriptor)
+            is_held = (new.st_dev, new.st_ino) == (held.st_dev, held.st_ino)
+        except FileNotFoundError:
+            is_held = not self.path.exists()
+        if is_held:
+            return False
+        try:
+            descriptor = self._lock_file()
+        except AlreadyRunning:
+            return True
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self.write_pid()
+        return False
+
+    def _lock_file(self) -> int:
+        """A descriptor that holds the lock. Raises AlreadyRunning, OSError."""
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +115,7 @@ class StateFolder:
                 f"cannot start: another supervisord (pid {holder}) uses the state folder {self.path}; "
                 f"stop it, or give this one a state_dir of its own"
             ) from None
-        self._descriptor = descriptor
+        return descriptor
 
     def write_pid(self) -> None:
         """Writes our pid into the lock file, for the error message of a second daemon."""
@@ -126,29 +152,42 @@ def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
             os.close(descriptor)
 
 
-async def keep_runtime_dir(
-    runtime_dir: Path, state_dir: Path, calls: BlockingCalls, every_s: float = CLAIMED_EVERY_S
+async def keep_folders(
+    state: StateFolder, runtime_dir: Path, calls: BlockingCalls, every_s: float = CLAIMED_EVERY_S
 ) -> None:
-    """Claims the folder again where somebody empties it, such as systemd-tmpfiles; until it is cancelled."""
-    is_taken = False
+    """Claims both folders again where one is emptied or replaced, as by systemd-tmpfiles; until it is cancelled.
+
+    The key of the state folder comes back too, by which the next daemon knows the workers of this one.
+    """
+    taken = {runtime_dir: False, state.path: False}
+    looks = {
+        runtime_dir: partial(_is_runtime_dir_taken, runtime_dir, state.path),
+        state.path: partial(_is_taken, state),
+    }
     while True:
         await asyncio.sleep(every_s)
-        try:
-            was_taken, is_taken = (
-                is_taken,
-                await calls.run_for_folder(runtime_dir, partial(_is_taken, runtime_dir, state_dir)),
-            )
-        except RuntimeError:  # the host has no thread to spare
-            continue
-        if is_taken and not was_taken:
-            effect = "each of the two may delete the other's control pipes"
-            remedy = "stop the other one, and give it a runtime_dir of its own"
-            log.error(
-                "runtime_dir.taken", path=str(runtime_dir), by="another supervisord", effect=effect, remedy=remedy
-            )
+        for path, look in looks.items():
+            was_taken = taken[path]
+            try:
+                taken[path] = await calls.run_for_folder(path, look)
+            except (OSError, RuntimeError):  # RuntimeError: the host has no thread to spare
+                continue
+            if taken[path] and not was_taken:
+                effect = "each of the two may delete what the other one needs"
+                remedy = "stop the other one, and give it folders of its own"
+                log.error("folder.taken", path=str(path), by="another supervisord", effect=effect, remedy=remedy)
 
 
-def _is_taken(runtime_dir: Path, state_dir: Path) -> bool:
+def _is_taken(state: StateFolder) -> bool:
+    """Locks the state folder again; whether another live daemon has it meanwhile. Raises OSError."""
+    if state.lock_again():
+        return True
+    if state.path.exists():
+        marks.keep_key(state.path)
+    return False
+
+
+def _is_runtime_dir_taken(runtime_dir: Path, state_dir: Path) -> bool:
     """Claims the folder; whether another live daemon has claimed it meanwhile."""
     if not runtime_dir.parent.exists():  # as `run` in a state folder that was deleted
         return False
