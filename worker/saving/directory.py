@@ -89,6 +89,10 @@ def open_checkpoint_directory(
         if go is not None:
             attempt.no_copies = go.no_copies
             lock.check_place(go.mount, go.device)
+            if (
+                go.memory is None and attempt.launch.generation is None
+            ):  # else the daemon writes meanwhile, or the chief
+                lock.check_nothing_newer(go.highest_step)
         if go is not None and restores_memory:
             memory = open_memory(attempt, go)
         removal.delete_partials(directory, None if memory is None else memory.name.partial)
@@ -97,9 +101,8 @@ def open_checkpoint_directory(
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
-        remedy = (
-            "mount it, and start again" if error.errno == errno.ENODEV else "make it a folder that this user may write"
-        )
+        known = {errno.ENODEV: "mount it, and start again", errno.ESTALE: "nothing is to be done if it trains then"}
+        remedy = known.get(error.errno or 0, "make it a folder that this user may write")
         text = f"cannot use checkpoint directory {directory}: {error}; {remedy}"
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, text, errno=error.errno)
     return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None, memory=memory)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.protocol import layout, mounts
-from supervisor.protocol.checkpoints.directory import highest_attempt
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 
 
 class DirectoryLocked(Exception):
@@ -86,6 +86,15 @@ class DirectoryLock:
         if mount is not None and mount != self._mount and device != self._device:
             text = f"it was on {mount} when the checkpoint was chosen, and is on {self._mount} now; it is chosen again"
             raise OSError(errno.ENODEV, text, str(self._directory))
+
+    def check_nothing_newer(self, highest_step: int | None) -> None:
+        """Raises OSError if there is a checkpoint of a later step than all that were there when one was chosen to be
+        restored (None: not known): whoever held this lock until now has committed it since.
+        """
+        newest = next(iter(committed_checkpoints(self._directory)), None)
+        if highest_step is not None and newest is not None and newest.step > highest_step:
+            text = f"step {newest.step} was committed after the checkpoint to restore was chosen; it is chosen again"
+            raise OSError(errno.ESTALE, text, str(self._directory))
 
     def check_not_superseded(self) -> None:
         """Raises AttemptSuperseded if a newer attempt has begun, and OSError if that can't be found out.

@@ -175,6 +175,20 @@ def test_volume_that_comes_back_with_another_number_is_known_by_the_locks_file(
             subprocess.run(["umount", "-l", point], check=True)
 
 
+def test_nothing_newer_was_committed_since_the_checkpoint_was_chosen(tmp_path: Path) -> None:
+    """As by the last save of a job that had another name, or another daemon's."""
+    (tmp_path / "step-0000000120.a1").mkdir()
+    lock = DirectoryLock(tmp_path, 3)
+
+    for highest_step in (None, 120, 130):
+        lock.check_nothing_newer(highest_step)
+    with pytest.raises(OSError, match="step 120 was committed after the checkpoint to restore was chosen") as raised:
+        lock.check_nothing_newer(100)
+
+    assert raised.value.errno == errno.ESTALE
+    lock.release()
+
+
 def test_directory_is_where_the_checkpoint_was_chosen_by_its_mount_or_by_its_number(tmp_path: Path) -> None:
     lock, mount, device = DirectoryLock(tmp_path, 3), str(mounts.mount_of(tmp_path)), tmp_path.stat().st_dev
 
