@@ -175,6 +175,21 @@ def test_volume_that_comes_back_with_another_number_is_known_by_the_locks_file(
             subprocess.run(["umount", "-l", point], check=True)
 
 
+@pytest.mark.parametrize("attempt", [3, 4])
+def test_a_worker_that_no_lock_has_kept_out_is_noticed_before_the_next_commit(tmp_path: Path, attempt: int) -> None:
+    """As on two hosts that have mounted a directory with locks of their own. Both daemons may have the same number."""
+    lock = DirectoryLock(tmp_path, 3)
+    lock.check_not_superseded()
+    (tmp_path / layout.LOCK).write_text(f"pid 7 attempt {attempt} on elsewhere\n")  # the very file
+
+    with pytest.raises(AttemptSuperseded, match=r"elsewhere|attempt 4 has begun there"):
+        lock.check_not_superseded()
+
+    (tmp_path / layout.LOCK).write_text("pid 7 attempt 2 on elsewhere\n")  # as from a backup
+    lock.check_not_superseded()
+    lock.release()
+
+
 def test_nothing_newer_was_committed_since_the_checkpoint_was_chosen(tmp_path: Path) -> None:
     """As by the last save of a job that had another name, or another daemon's."""
     (tmp_path / "step-0000000120.a1").mkdir()
