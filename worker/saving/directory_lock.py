@@ -48,8 +48,13 @@ class NoLock:
 class DirectoryLock:
     """Holds a checkpoint directory until `release` or the end of this process, whatever ends it."""
 
-    def __init__(self, directory: Path, attempt: int) -> None:
-        """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written."""
+    def __init__(self, directory: Path, attempt: int, chosen_below: int | None = None) -> None:
+        """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written.
+
+        `chosen_below`: no checkpoint was of a later step when the one to restore was chosen (None: not known). Raises
+        OSError if there is one now: whoever held this lock until now has committed it since, or trains on where locks
+        keep nobody out, and is not disturbed.
+        """
         self._directory, self._attempt = directory, attempt
         self._own_words = f"pid {os.getpid()} attempt {attempt} on {socket.gethostname()}"  # which may be renamed
         self._descriptor = self._folder = -1
@@ -57,6 +62,8 @@ class DirectoryLock:
         try:
             self._folder = _lock_folder(directory)
             self._descriptor = _lock_file(directory / layout.LOCK)
+            if chosen_below is not None:
+                self._check_nothing_newer(chosen_below)
         except BlockingIOError as error:
             self.release()
             raise DirectoryLocked(
@@ -68,6 +75,12 @@ class DirectoryLock:
             raise
         self._mount, self._device = str(mounts.mount_of(directory)), directory.stat().st_dev
         self._write_holder()
+
+    def _check_nothing_newer(self, step: int) -> None:
+        newest = next(iter(committed_checkpoints(self._directory)), None)
+        if newest is not None and newest.step > step:
+            text = f"step {newest.step} was committed after the checkpoint to restore was chosen; it is chosen again"
+            raise OSError(errno.EBUSY, text, str(self._directory))
 
     def _write_holder(self) -> None:
         os.ftruncate(self._descriptor, 0)
@@ -81,15 +94,6 @@ class DirectoryLock:
         if mount is not None and mount != self._mount and device != self._device:
             text = f"it was on {mount} when the checkpoint was chosen, and is on {self._mount} now; it is chosen again"
             raise OSError(errno.ENODEV, text, str(self._directory))
-
-    def check_nothing_newer(self, highest_step: int | None) -> None:
-        """Raises OSError if there is a checkpoint of a later step than all that were there when one was chosen to be
-        restored (None: not known): whoever held this lock until now has committed it since.
-        """
-        newest = next(iter(committed_checkpoints(self._directory)), None)
-        if highest_step is not None and newest is not None and newest.step > highest_step:
-            text = f"step {newest.step} was committed after the checkpoint to restore was chosen; it is chosen again"
-            raise OSError(errno.ESTALE, text, str(self._directory))
 
     def check_not_superseded(self) -> None:
         """Raises AttemptSuperseded if a newer attempt has begun, and OSError if that can't be found out.

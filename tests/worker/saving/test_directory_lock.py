@@ -193,15 +193,15 @@ def test_a_worker_that_no_lock_has_kept_out_is_noticed_before_the_next_commit(tm
 def test_nothing_newer_was_committed_since_the_checkpoint_was_chosen(tmp_path: Path) -> None:
     """As by the last save of a job that had another name, or another daemon's."""
     (tmp_path / "step-0000000120.a1").mkdir()
-    lock = DirectoryLock(tmp_path, 3)
-
     for highest_step in (None, 120, 130):
-        lock.check_nothing_newer(highest_step)
-    with pytest.raises(OSError, match="step 120 was committed after the checkpoint to restore was chosen") as raised:
-        lock.check_nothing_newer(100)
+        DirectoryLock(tmp_path, 2, highest_step).release()
 
-    assert raised.value.errno == errno.ESTALE
-    lock.release()
+    with pytest.raises(OSError, match="step 120 was committed after the checkpoint to restore was chosen") as raised:
+        DirectoryLock(tmp_path, 3, 100)
+
+    assert raised.value.errno == errno.EBUSY
+    assert "attempt 2" in (tmp_path / layout.LOCK).read_text(), "who trains on there is not disturbed"
+    DirectoryLock(tmp_path, 4, 120).release()
 
 
 def test_directory_is_where_the_checkpoint_was_chosen_by_its_mount_or_by_its_number(tmp_path: Path) -> None:
