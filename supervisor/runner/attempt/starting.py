@@ -19,6 +19,7 @@ from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes.reach import find_closed
 from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation, mount_points
@@ -164,9 +165,13 @@ async def find_restart_obstacle(config: ProgramConfig, services: Services) -> st
 def _start_obstacle(config: ProgramConfig, environment: Mapping[str, str], looks_up_user: bool) -> str | None:
     """Why the process of a program could not be started now: what of its paths can't be reached; None if all can."""
     try:
+        command = find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
         if looks_up_user and config.user is not None:
-            find_credentials(config.user)
-        find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
+            who = find_credentials(config.user).identity
+            for path in (command, command.resolve(), *([] if config.directory is None else [config.directory])):
+                if (closed := find_closed(path, who)) is not None:
+                    text = f"cannot start {config.name}: {config.user} may not enter or execute {closed}"
+                    return f"{text}; run chmod o+x {closed}, or correct `command`, `directory` or `user`"
         if (script := script_path(config)) is not None:
             require_script(script, config.name)
     except SpawnError as error:

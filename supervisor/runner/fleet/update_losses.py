@@ -29,19 +29,22 @@ async def find_losses(
     `by_next_daemon`: it is applied nevertheless, after a reload.
     """
     programs = list(runners)
-    losses = await asyncio.gather(
-        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in programs)
-    )
+    losses = await asyncio.gather(*(_find_loss(runner, configured, services, by_next_daemon) for runner in programs))
     return {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
 
 
-async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Services, by_next_daemon: bool) -> str | None:
+async def _find_loss(
+    runner: Runner, configured: Mapping[str, ProgramConfig], services: Services, by_next_daemon: bool
+) -> str | None:
+    new = configured.get(runner.name)
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
     obstacle = None if new is None or runner.state not in ALIVE else await find_restart_obstacle(new, services)
     if obstacle is not None:
         return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
+    if new is None and (heir := _find_barred_heir(runner, configured)) is not None:
+        return f"cannot remove {runner.name}: {heir}; {follows} as it is"
     if new is not None and new.job is not None:
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
@@ -54,6 +57,21 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
         return f"{why}; the next daemon ends it"
     begins = 0 if runner.progress is None else runner.progress.safe_step
     return f"{why}; {follows} and goes on from step {begins}"
+
+
+def _find_barred_heir(runner: Runner, configured: Mapping[str, ProgramConfig]) -> str | None:
+    """Why nothing could go on where a job that trains stops, as that got another name; None if nobody is to, or can."""
+    if runner.config.job is None or runner.state not in ALIVE:
+        return None
+    directory = runner.config.job.checkpoint_dir
+    heirs = [program for program in configured.values() if program.job and program.job.checkpoint_dir == directory]
+    for program in heirs:
+        if program.job is not None and {runner.name, "*"}.isdisjoint(program.job.restore_from_jobs):
+            return (
+                f"{program.name} has its checkpoint_dir, and may not restore its checkpoints; set restore_from_jobs = "
+                f"{runner.name} in the section of {program.name}, or give that a checkpoint_dir of its own"
+            )
+    return None
 
 
 def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
@@ -82,21 +100,23 @@ async def _find_missing_newest(
     `follows`: what the text ends with.
     """
     newest, directory, old = runner.facts.account.newest, str(job.checkpoint_dir), runner.config.job
-    if newest is None or newest.directory == directory or _has_mirrored(runner, job, newest):
+    has_new_user = runner.config.user != program.user
+    if newest is None or (newest.directory == directory and not has_new_user) or _has_mirrored(runner, job, newest):
         return None
-    if old is not None and old.checkpoint_dir == job.checkpoint_dir:
+    if old is not None and old.checkpoint_dir == job.checkpoint_dir and not has_new_user:
         return None  # whatever is missing there is not for this update to say
     if program.user is not None:
         await credentials.look_up(program.user)
     refusal = f"cannot apply the section of {runner.name}"
     try:
-        look = store.look(job.checkpoint_dir, user=program.user, expected=newest.name)
+        look = store.look(job.checkpoint_dir, has_new_user, user=program.user, expected=newest.name)
         seen = await asyncio.wait_for(look, LOOK_TIMEOUT_S)
     except TimeoutError:
         return f"{refusal}: checkpoint_dir {directory} did not answer within {LOOK_TIMEOUT_S:g} s; {follows}"
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or error
-        return f"{refusal}: cannot look at checkpoint_dir {directory}: {why}; {follows}"
+        who = "" if program.user is None else f" as {program.user}"
+        return f"{refusal}: cannot use checkpoint_dir {directory}{who}: {why}; {follows}"
     place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
     loss = find_loss(newest, place, refusal, follows)
     return None if loss is None else loss.text
