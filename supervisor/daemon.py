@@ -111,7 +111,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
                 background.announcement = _announcement(config)
         state.write_pid()
         with pid_file(settings.pidfile):
-            status = _run_daemon(config, read_config, background, gpu_helper)
+            status = _run_daemon(config, read_config, background, gpu_helper, state)
     except AlreadyRunning as error:
         return fail(str(error), EXIT_BUSY)
     except AllocationError as error:
@@ -179,7 +179,11 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
 
 
 def _run_daemon(
-    config: Config, read_config: Callable[[], Config], background: Background | Foreground, gpu_helper: GpuHelper
+    config: Config,
+    read_config: Callable[[], Config],
+    background: Background | Foreground,
+    gpu_helper: GpuHelper,
+    state: StateFolder,
 ) -> int | None:
     """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
@@ -206,7 +210,7 @@ def _run_daemon(
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
     try:
-        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper))
+        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper, state))
     finally:
         daemon_log.stop()
 
@@ -217,8 +221,9 @@ async def _run_lifecycle(
     background: Background | Foreground,
     daemon_log: DaemonLog,
     gpu_helper: GpuHelper,
+    state: StateFolder,
 ) -> int | None:
-    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper).run()
+    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state).run()
 
 
 if __name__ == "__main__":

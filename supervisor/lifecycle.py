@@ -24,6 +24,8 @@ from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
+from supervisor.host.service.loop_errors import LoopErrors
+from supervisor.host.service.single_instance import StateFolder, keep_folders
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
@@ -45,7 +47,7 @@ class DaemonLifecycle:
     """One run of the daemon, from opening the ledger to the end of the last process.
 
     `read_config` reads the configuration again. `background` is told when the daemon is ready for clients.
-    `gpu_helper`: what asks about GPUs.
+    `gpu_helper`: what asks about GPUs. `state`: the state folder, locked.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class DaemonLifecycle:
         background: Background | Foreground,
         daemon_log: DaemonLog,
         gpu_helper: GpuHelper,
+        state: StateFolder,
     ) -> None:
         self._config = config
+        self._state = state
         self._settings = config.supervisord
         self._read_config = read_config
         self._background = background
@@ -67,6 +71,7 @@ class DaemonLifecycle:
 
     async def run(self) -> int | None:
         """Supervises until asked to exit; returns the exit status, or None if a fresh daemon is to follow (reload)."""
+        asyncio.get_running_loop().set_exception_handler(LoopErrors().on_error)
         ledger = self._open_ledger()
         place = await asyncio.to_thread(self._find_place)
         parts = build_daemon(
@@ -173,6 +178,9 @@ class DaemonLifecycle:
         exit_requested = asyncio.create_task(self._exit_request.wait())
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
         watches = [background.start(watch.watch()) for watch in loops]
+        watches.append(
+            background.start(keep_folders(self._state, self._settings.runtime_dir, parts.services.log_reads))
+        )
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long

@@ -164,6 +164,19 @@ def test_worker_is_told_to_go_only_once_its_checkpoint_is_proven():
     assert job.state is State.STARTING
 
 
+@pytest.mark.parametrize(
+    ("highest_step", "mount", "told"), [(500, "ext4 at /", 500), (None, "ext4 at /", 400), (500, None, None)]
+)
+def test_the_worker_is_told_of_the_newest_that_was_there_as_its_checkpoint_was_chosen(
+    highest_step: int | None, mount: str | None, told: int | None
+):
+    job = starting()
+
+    (go,) = job.handle(CheckpointSelected(1, "/ckpt/step-0000000400.a1", 400, None, highest_step, mount), 1.0)
+
+    assert isinstance(go, SendGo) and go.highest_step == told
+
+
 def test_time_waiting_for_gpus_does_not_count_into_startup_timeout():
     job = Job(JOB)
     job.handle(StartRequested(), 0.0)
@@ -319,6 +332,15 @@ def test_new_best_checkpoint_refills_the_budget():
         job.handle(StepsDone(attempt + 1, attempt * 10 + 1), 21.0)
 
     assert job.state is State.RUNNING
+
+
+def test_a_report_that_a_commit_has_overtaken_takes_no_step_back():
+    job = running()
+    job.handle(CheckpointCommitted(1, 12), 30.0)
+
+    job.handle(StepsDone(1, 11), 30.1)
+
+    assert job.facts.current.step == 12
 
 
 def test_committing_an_old_step_again_does_not_refill_the_budget():

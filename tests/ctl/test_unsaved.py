@@ -1,6 +1,7 @@
 """What supervisorctl prints, and which exit status it gives, where steps of a job are lost or would be."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,9 @@ REFUSED = "the save failed: no; a trains on; restart --discard restarts it from 
 pytestmark = pytest.mark.integration
 
 
-def refuse_a(asked: dict[str, object]) -> object:
+def refuse_a(asked: dict[str, object], code: str = "NOT_SAVED") -> object:
     if asked["name"] == "a":
-        raise Fault("NOT_SAVED", REFUSED)
+        raise Fault(code, REFUSED)
     return {"name": asked["name"]}
 
 
@@ -34,13 +35,14 @@ def test_a_stop_that_lost_steps_fails_and_json_has_all_of_it(daemon, ctl):
     assert (as_json.status, outcome["text"], outcome["unsaved_steps"], outcome["error"]) == (1, LOST, 178, None)
 
 
-def test_a_refused_restart_leaves_that_job_alone_and_restarts_the_others(daemon, ctl):
-    daemon.answers |= {"stop": refuse_a, "start": {}}
+@pytest.mark.parametrize(("code", "words"), [("NOT_SAVED", "not saved"), ("CANT_RESTART", "can't be started again")])
+def test_a_refused_restart_leaves_that_job_alone_and_restarts_the_others(daemon, ctl, code: str, words: str):
+    daemon.answers |= {"stop": partial(refuse_a, code=code), "start": {}}
 
     result = ctl("restart", "a", "b")
 
     assert result.status == 1
-    assert set(result.out.splitlines()) == {"a: ERROR (not saved)", "b: stopped", "b: started"}
+    assert set(result.out.splitlines()) == {f"a: ERROR ({words})", "b: stopped", "b: started"}
     assert REFUSED in result.err
     stops = [asked for command, asked in daemon.asked if command == "stop"]
     assert [(stop["only_if_saved"], stop["restarts"]) for stop in stops] == [(True, True), (True, True)]

@@ -40,16 +40,21 @@ def test_adding_what_is_in_use_is_no_failure(daemon, ctl):
 
 @pytest.mark.integration
 def test_remove_refuses_what_runs(daemon, ctl):
-    daemon.answers["remove"] = answering({"up": Fault("STILL_RUNNING"), "nope": Fault("BAD_NAME")})
+    faults = {"up": Fault("STILL_RUNNING"), "nope": Fault("BAD_NAME"), "left": Fault("NOT_SAVED", "why")}
+    daemon.answers["remove"] = answering(faults)
 
-    result = ctl("remove", "up", "down", "nope")
+    result = ctl("remove", "up", "down", "nope", "left")
 
     assert result.out.splitlines() == [
         "ERROR: process/group still running: up",
         "down: removed process group",
         "ERROR: no such process/group: nope",
+        "left: ERROR (not saved)",
+        "    why",
     ]
     assert result.status == 1
+    assert ctl("remove", "--discard", "down").status == 0
+    assert daemon.asked[-1] == ("remove", {"name": "down", "discard": True})
 
 
 @pytest.mark.integration

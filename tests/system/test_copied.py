@@ -1,6 +1,7 @@
 """A project folder that is copied or moved: a daemon takes over the workers of its own state folder, and no others."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -93,3 +94,38 @@ def test_a_worker_that_still_loads_is_that_of_the_original_and_not_of_the_copy(t
         os.kill(worker, signal.SIGCONT)
         assert daemon.until_step("count", 3)["pid"] == worker
         wait_until(lambda: daemon.status("count")["state"] == "RUNNING", "it trains")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_state_folder_that_comes_back_from_a_backup_has_the_workers_of_the_one_before(tmp_path: Path, is_apart: bool):
+    """With their pipes elsewhere they are adopted; otherwise those are gone, and they save and leave."""
+    settings = f"runtime_dir={tmp_path}/run" if is_apart else ""
+    with Daemon(tmp_path, programs(tmp_path), settings) as daemon:
+        worker = daemon.until_step("count", 15)["pid"]
+        daemon.until_state("sleeper", "RUNNING")
+        daemon.die()
+        (tmp_path / "state").rename(tmp_path / "backup")
+        subprocess.run(["/bin/cp", "-a", f"{tmp_path}/backup", f"{tmp_path}/state"], check=True)
+
+        daemon.start()
+
+        now = daemon.until_step("count", 40)
+        assert (now["pid"] == worker, now["job"]["attempt"]) == ((True, 1) if is_apart else (False, 2))
+        assert now["job"]["older_because"] is None
+        assert "folder.replaced" in daemon.events("folder.replaced")
+
+
+@pytest.mark.slow
+def test_a_worker_whose_state_folder_was_deleted_is_named_with_what_ends_it(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, NO_LOGS, STEPS=ENDLESS)) as daemon:
+        worker = daemon.until_step("count", 15)["pid"]
+        daemon.die()
+        shutil.rmtree(tmp_path / "state")
+
+        daemon.start()
+
+        waiting = daemon.until_state("count", "BACKOFF")["description"]
+        assert "before it was deleted or replaced" in waiting and waiting.endswith(f"kill {worker}")
+        os.kill(worker, signal.SIGTERM)
+        assert daemon.until_step("count", 16)["job"]["older_because"] is None

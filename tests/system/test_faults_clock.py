@@ -100,3 +100,22 @@ def test_a_back_off_and_a_notice_keep_their_time(tmp_path: Path, ahead_s: int):
 
         daemon.until_state("bad", "FAILED")  # after two pauses of a second or two, not of a day, and not at once
         assert daemon.status("t")["pid"] == pid
+
+
+@pytest.mark.slow
+def test_why_a_program_died_is_known_although_the_clock_was_set_back_since_its_start(tmp_path: Path):
+    """As at a boot: what starts before the clock is right seems to be younger than its log."""
+    clock = Clock(tmp_path)
+    clock.set(DAY_S)
+    told = tmp_path / "die"
+    script = f"while [ ! -e {told} ]; do /bin/sleep 0.05; done; echo no such table >&2; exit 3"
+    program = f"[program:p]\ncommand=/bin/sh -c '{script}'\nstartretries=0\nautorestart=false\n"
+    with Daemon(tmp_path, program, environment=clock.environment, is_forked=False) as daemon:
+        daemon.until_state("p", "RUNNING")
+        clock.set(0)
+        now = daemon.status("p")
+        assert abs(now["started_wall_at"] - time.time()) < 60
+
+        told.touch()
+
+        assert "no such table" in daemon.until_state("p", "EXITED", "FAILED")["description"]

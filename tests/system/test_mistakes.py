@@ -1,12 +1,13 @@
 """People's mistakes: a clear message, nothing stopped, and a fix that works without restarting the daemon."""
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, Refused, job
+from tests.system.harness import TRAINER, Daemon, Refused, job, let_others_in
 
 
 def test_bad_configuration_is_refused_with_everything_that_is_wrong_at_once(tmp_path: Path):
@@ -58,6 +59,62 @@ def test_an_empty_command_fails_its_program_alone_and_reload_does_not_end_one_th
             daemon.call("reload")
 
         assert daemon.status("b")["pid"] == pid
+
+
+def test_neither_a_restart_nor_a_drill_stops_a_job_whose_script_is_gone(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(f'import runpy\nrunpy.run_path("{TRAINER}", run_name="__main__")\n')
+    with Daemon(tmp_path, job("j", tmp_path, STEPS=100_000).replace(str(TRAINER), str(script))) as daemon:
+        pid = daemon.until_step("j", 1)["pid"]
+        script.unlink()
+
+        with pytest.raises(Refused, match=r"CANT_RESTART: cannot start j: there is no .* j trains on"):
+            daemon.call("stop", name="j", only_if_saved=True, restarts=True)
+        with pytest.raises(Refused, match=r"CANT_RESTART: cannot start j: there is no .* no drill was started"):
+            daemon.call("drill", name="all", in_s=1)
+
+        assert daemon.call("drill", name="j", in_s=1000, certainty="possible")["id"]
+        assert daemon.status("j")["pid"] == pid
+
+
+def test_a_new_name_that_may_not_restore_what_the_old_one_saved_stops_nothing(tmp_path: Path):
+    section = job("old", tmp_path, STEPS=100_000, EVERY=5)
+    with Daemon(tmp_path, section) as daemon:
+        pid = daemon.until_step("old", 10)["pid"]
+        renamed = section.replace("[program:old]", "[program:new]")
+        daemon.write(renamed)
+
+        (refused,) = [action for action in daemon.call("update")["actions"] if action["name"] == "old"]
+
+        assert refused["action"] == "refused"
+        assert "set restore_from_jobs = old in the section of new" in refused["text"]
+        assert daemon.status("old")["pid"] == pid
+        daemon.write(f"{renamed}restore_from_jobs=old\n")
+        daemon.call("update")
+        found = daemon.until_step("new", 11)
+        assert [program["name"] for program in daemon.call("status")["programs"]] == ["new"]
+        assert found["job"]["restored"] is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs of others")
+@pytest.mark.parametrize("closed", ["the command", "the checkpoints"])
+def test_an_update_to_a_user_who_can_not_go_on_stops_nothing(tmp_path: Path, closed: str):
+    let_others_in(tmp_path)
+    command = tmp_path / "bin" / "python"
+    command.parent.mkdir(mode=0o700 if closed == "the command" else 0o755)
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    command.chmod(0o755)
+    section = job("j", tmp_path, STEPS=100_000, EVERY=5).replace(sys.executable, str(command))
+    with Daemon(tmp_path, section) as daemon:
+        pid = daemon.until_step("j", 10)["pid"]
+        daemon.write(f"{section}user=nobody\n")
+
+        (refused,) = daemon.call("update")["actions"]
+
+        assert refused["action"] == "refused"
+        words = f"nobody may not enter or execute {command.parent}" if closed == "the command" else "j as nobody: "
+        assert words in refused["text"]
+        assert daemon.status("j")["pid"] == pid
 
 
 def test_update_of_one_program_speaks_of_its_section_alone(tmp_path: Path):

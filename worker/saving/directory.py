@@ -85,7 +85,9 @@ def open_checkpoint_directory(
         durable.make_folder(directory)
         if attempt.channel is None:
             attempt.number = 1 + max(highest_attempt(directory), source.attempt if source is not None else 0)
-        lock = DirectoryLock(directory, attempt.number)
+        is_settled = attempt.launch.generation is None  # else the other ranks' chief may save
+        chosen_below = go.highest_step if is_settled and go is not None and go.memory is None else None
+        lock = DirectoryLock(directory, attempt.number, chosen_below)
         if go is not None:
             attempt.no_copies = go.no_copies
             lock.check_place(go.mount, go.device)
@@ -97,9 +99,11 @@ def open_checkpoint_directory(
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
-        remedy = (
-            "mount it, and start again" if error.errno == errno.ENODEV else "make it a folder that this user may write"
-        )
+        known = {
+            errno.ENODEV: "mount it, and start again",
+            errno.EBUSY: "if it never trains, another job or host saves there: give each a directory of its own",
+        }
+        remedy = known.get(error.errno or 0, "make it a folder that this user may write")
         text = f"cannot use checkpoint directory {directory}: {error}; {remedy}"
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, text, errno=error.errno)
     return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None, memory=memory)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.protocol import layout, mounts
-from supervisor.protocol.checkpoints.directory import highest_attempt
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 
 
 class DirectoryLocked(Exception):
@@ -48,14 +48,22 @@ class NoLock:
 class DirectoryLock:
     """Holds a checkpoint directory until `release` or the end of this process, whatever ends it."""
 
-    def __init__(self, directory: Path, attempt: int) -> None:
-        """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written."""
+    def __init__(self, directory: Path, attempt: int, chosen_below: int | None = None) -> None:
+        """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written.
+
+        `chosen_below`: no checkpoint was of a later step when the one to restore was chosen (None: not known). Raises
+        OSError if there is one now: whoever held this lock until now has committed it since, or trains on where locks
+        keep nobody out, and is not disturbed.
+        """
         self._directory, self._attempt = directory, attempt
+        self._own_words = f"pid {os.getpid()} attempt {attempt} on {socket.gethostname()}"  # which may be renamed
         self._descriptor = self._folder = -1
         os.register_at_fork(after_in_child=self.release)  # a data loader may outlive this process
         try:
             self._folder = _lock_folder(directory)
             self._descriptor = _lock_file(directory / layout.LOCK)
+            if chosen_below is not None:
+                self._check_nothing_newer(chosen_below)
         except BlockingIOError as error:
             self.release()
             raise DirectoryLocked(
@@ -68,15 +76,15 @@ class DirectoryLock:
         self._mount, self._device = str(mounts.mount_of(directory)), directory.stat().st_dev
         self._write_holder()
 
-    def _write_holder(self) -> None:
-        self._file = os.fstat(self._descriptor).st_ino
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._own_words.encode(), 0)
+    def _check_nothing_newer(self, step: int) -> None:
+        newest = next(iter(committed_checkpoints(self._directory)), None)
+        if newest is not None and newest.step > step:
+            text = f"step {newest.step} was committed after the checkpoint to restore was chosen; it is chosen again"
+            raise OSError(errno.EBUSY, text, str(self._directory))
 
-    @property
-    def _own_words(self) -> str:
-        """What the lock's file says while this worker holds it."""
-        return f"pid {os.getpid()} attempt {self._attempt} on {socket.gethostname()}\n"
+    def _write_holder(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{self._own_words}\n".encode(), 0)
 
     def check_place(self, mount: str | None, device: int | None) -> None:
         """Raises OSError if the directory is on another file system than where it was looked for a checkpoint.
@@ -97,9 +105,15 @@ class DirectoryLock:
         Takes the lock again if somebody deleted its file.
         """
         self._check_volume()
-        newest = highest_attempt(self._directory)
-        if newest <= self._attempt and not self._is_ours():
-            newest = self._holder()
+        newest, holder = highest_attempt(self._directory), _read_holder(self._directory)
+        if newest <= self._attempt and holder != self._own_words:
+            newest = _attempt_in(holder)
+            if newest == self._attempt:
+                raise AttemptSuperseded(
+                    f"cannot commit to {self._directory}: another live worker has taken it ({holder}), as locks keep "
+                    f"nobody out there, and it has this attempt's number; this worker exits: stop one of the two jobs, "
+                    f"or give it a directory of its own"
+                )
         if newest > self._attempt:
             raise AttemptSuperseded(
                 f"cannot commit to {self._directory}: attempt {newest} has begun there, and this is attempt "
@@ -113,7 +127,7 @@ class DirectoryLock:
         mount, device = mounts.mount_of(self._directory), self._directory.stat().st_dev
         if str(mount) == self._mount and device == self._device:
             return
-        if str(mount) == self._mount and _read_holder(self._directory) == self._own_words.strip():
+        if str(mount) == self._mount and _read_holder(self._directory) == self._own_words:
             self._device = device
             return
         raise OSError(errno.ENODEV, self._describe_change(mount), str(self._directory))
@@ -128,12 +142,6 @@ class DirectoryLock:
                 f"{mount} was mounted over it since this attempt began on {before}, where its checkpoints are; {remedy}"
             )
         return f"it was on {before} when this attempt began, and is on {mount} now; mount its disk again"
-
-    def _is_ours(self) -> bool:
-        try:
-            return (self._directory / layout.LOCK).stat().st_ino == self._file
-        except FileNotFoundError:
-            return False
 
     def _hold_again(self) -> None:
         """Makes the lock's file again if it is gone, and locks the directory that is there now if it was replaced."""
@@ -158,12 +166,6 @@ class DirectoryLock:
         os.close(self._descriptor)
         self._descriptor = new
         self._write_holder()
-
-    def _holder(self) -> int:
-        """The attempt named in the lock's file, which another worker has created anew; 0 if it names none."""
-        words = _read_holder(self._directory).split()
-        number = words[3] if len(words) > 3 and words[2] == "attempt" else ""
-        return int(number) if number.isascii() and number.isdecimal() else 0
 
     def release(self) -> None:
         """Lets the next worker have the directory."""
@@ -216,3 +218,10 @@ def _read_holder(directory: Path) -> str:
         return (directory / layout.LOCK).read_bytes()[:200].decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _attempt_in(holder: str) -> int:
+    """The attempt that the lock's file names; 0 if it names none."""
+    words = holder.split()
+    number = words[3] if len(words) > 3 and words[2] == "attempt" else ""
+    return int(number) if number.isascii() and number.isdecimal() else 0

@@ -13,7 +13,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
 from supervisor.core.program.facts import ALIVE
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.runner.fleet.updating import Changes, UpdateAction
+from supervisor.runner.fleet.updating import Changes, StepsInMemory, UpdateAction
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()
@@ -166,7 +166,17 @@ class Removed:
     unsaved: tuple[UnsavedJob, ...] = ()
 
 
-async def remove(context: CommandContext, request: ProgramName) -> Removed:
+@dataclass(frozen=True, slots=True)
+class RemoveRequest:
+    """`name`: of a program or group. `discard`: also one whose dead worker left steps in memory that no disk takes;
+    otherwise it stays (NOT_SAVED).
+    """
+
+    name: str
+    discard: bool = False
+
+
+async def remove(context: CommandContext, request: RemoveRequest) -> Removed:
     """Ceases to supervise a program, or a group, of which nothing runs, until it is added again."""
     name, programs = request.name, context.programs
     members = groups.members(programs, groups.group_of(name))
@@ -174,7 +184,11 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     if not meant:
         raise CommandError(Code.BAD_NAME, name)
     runners = [programs.runners[program] for program in meant]
-    if (running := await programs.updating.remove(meant)) is not None:
+    try:
+        running = await programs.updating.remove(meant, discard=request.discard)
+    except StepsInMemory as error:
+        raise CommandError(Code.NOT_SAVED, str(error)) from error
+    if running is not None:
         raise CommandError(Code.STILL_RUNNING, running)
     await require_recorded(
         context, context.ledger.wanted.until_recorded(), f"{name} was removed", "would supervise it again"

@@ -15,6 +15,7 @@ from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby.facts import StandbyStage
 from supervisor.protocol.plurals import listed
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
 
@@ -87,7 +88,13 @@ def _description(runner: Runner) -> str:
 
 def advice(runner: Runner) -> list[str]:
     """Who has to act after a death, and what to do, where its reason alone does not say it."""
-    diagnosis = runner.records.process.diagnosis
+    diagnosis, last_exit, left = runner.records.process.diagnosis, runner.records.process.last_exit, runner.takeover
+    if left.left_alone and last_exit is not None and last_exit.code == WorkerExit.LOCKED:
+        pids = " ".join(map(str, sorted(left.left_alone)))
+        return [
+            "a worker of this state folder as it was before it was deleted or replaced still runs, and nothing proves "
+            f"that no other daemon has it; to end it, after a save: kill {pids}"
+        ]
     if diagnosis is None or not diagnosis.what or runner.state is State.STOPPED:
         return []
     return [describe_remedy(diagnosis)]

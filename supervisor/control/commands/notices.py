@@ -135,8 +135,19 @@ async def drill(context: CommandContext, request: DrillRequest) -> DrillStarted 
             Code.BAD_ARGUMENTS, f"in_s is missing; it has to be a number above 0, {MAX_DRILL_S:g} at most"
         )
     certainty = request.certainty or (Certainty.POSSIBLE if is_freeze else Certainty.CERTAIN)
+    if certainty is Certainty.CERTAIN and (why := await _restart_obstacle(context, program)) is not None:
+        raise CommandError(Code.CANT_RESTART, f"{why}; no drill was started, as it ends the worker")
     drill = context.drills.start(program, request.in_s, request.kind, certainty)
     return DrillStarted(name, drill.id, request.kind, certainty)
+
+
+async def _restart_obstacle(context: CommandContext, program: str | None) -> str | None:
+    """Why one of the jobs that a drill stops (None: of all programs) could not be started again; None if all could."""
+    for runner in context.programs.runners.values():
+        stops = runner.config.job is not None and runner.facts.policy.on_notice is not OnNotice.TRAIN
+        if stops and program in (None, runner.name) and (why := await runner.find_restart_obstacle()) is not None:
+            return why
+    return None
 
 
 # --- in `status` ------------------------------------------------------------------------------------------------------

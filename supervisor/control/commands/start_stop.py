@@ -42,7 +42,8 @@ class StartRequest:
 class StopRequest:
     """`wait`: answer when the process has exited; otherwise at once. `only_if_saved`: a job that trains saves first,
     and if that fails it is not stopped but trains on (NOT_SAVED), as for a restart that can wait. `restarts`: the
-    client starts it again; if it is gone by then, or the daemon is, the program is started nevertheless.
+    client starts it again; if it is gone by then, or the daemon is, the program is started nevertheless. With both, a
+    program that could not be started again is not stopped (CANT_RESTART).
     """
 
     name: str
@@ -212,6 +213,10 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     runner = find_program(context, request.name)
     _refuse_on_spare_node(runner, Code.NOT_RUNNING, "nothing runs here; to end the job, use scancel")
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
+    if request.only_if_saved and request.restarts and (why := await runner.find_restart_obstacle()) is not None:
+        goes_on = "runs" if runner.config.job is None else "trains"
+        text = f"{why}; {runner.name} {goes_on} on; restart --discard stops it nevertheless"
+        raise CommandError(Code.CANT_RESTART, text)
     if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE

@@ -101,7 +101,7 @@ async def remove_group(context: CommandContext, name: str) -> bool:
     if any(_word(member) in (*UP, "STOPPING") for member in runners):
         raise RpcFault(FaultCode.STILL_RUNNING, name)
     for runner in runners:
-        await with_faults(configuration.remove(context, ProgramName(runner.name)))
+        await with_faults(configuration.remove(context, configuration.RemoveRequest(runner.name)))
     return True
 
 

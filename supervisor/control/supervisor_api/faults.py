@@ -51,6 +51,7 @@ _NAMED_DIFFERENTLY: dict[Code, FaultCode] = {
     Code.NOT_A_JOB: FaultCode.BAD_NAME,
     Code.UNKNOWN_COMMAND: FaultCode.UNKNOWN_METHOD,
     Code.NOT_SAVED: FaultCode.FAILED,
+    Code.CANT_RESTART: FaultCode.FAILED,
     Code.FORBIDDEN: FaultCode.FAILED,  # the one whose text stock clients show as it is
     Code.WAITING: FaultCode.FAILED,
 }

@@ -133,7 +133,9 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
     stated = account.stated_reason(facts, verdict)
     seen_on = None if event.mount is None or event.device is None else (event.mount, event.device)
-    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, stated, facts.no_copies, seen_on)]
+    highest_step = None if event.mount is None else max(event.highest_step or 0, event.step or 0)
+    memory, no_copies = event.memory, facts.no_copies
+    return [SendGo(facts.attempt, event.path, gives_up_newer, memory, stated, no_copies, seen_on, highest_step)]
 
 
 @leads_to(State.KILLING)

@@ -22,6 +22,7 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
     "FAILED": ("failed", ExitStatus.ERROR),
     "NOT_A_JOB": ("not a job", ExitStatus.ERROR),
     "NOT_SAVED": ("not saved", ExitStatus.ERROR),
+    "CANT_RESTART": ("can't be started again", ExitStatus.ERROR),
     "SHUTDOWN_STATE": ("supervisor shutting down", ExitStatus.ERROR),
 }
 """What a refusal is called on a program's line, mostly in Supervisor's words, and its exit status."""

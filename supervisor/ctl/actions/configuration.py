@@ -19,6 +19,7 @@ _NOT_ADDED = {
 }
 _NOT_REMOVED = {
     "STILL_RUNNING": ("ERROR: process/group still running: {}", ExitStatus.ERROR),
+    "NOT_SAVED": ("{}: ERROR (not saved)\n    {}", ExitStatus.ERROR),
     "BAD_NAME": ("ERROR: no such process/group: {}", ExitStatus.ERROR),
     "SHUTDOWN_STATE": ("ERROR: shutting down", ExitStatus.ERROR),
 }
@@ -108,11 +109,18 @@ def add(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 def remove(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Ceases to supervise programs or groups that are down."""
-    return _each(terminal, arguments, "remove", "removed", _NOT_REMOVED)
+    names = [argument for argument in arguments if argument != DISCARD]
+    more: dict[str, object] = {} if DISCARD not in arguments else {"discard": True}
+    return _each(terminal, names, "remove", "removed", _NOT_REMOVED, **more)
 
 
 def _each(
-    terminal: Terminal, names: Arguments, command: str, done: str, refusals: Mapping[str, tuple[str, ExitStatus]]
+    terminal: Terminal,
+    names: Arguments,
+    command: str,
+    done: str,
+    refusals: Mapping[str, tuple[str, ExitStatus]],
+    **more: object,
 ) -> ExitStatus:
     """Runs the command for one name after the other, as later ones may need earlier ones; the worst outcome counts."""
     if not names:
@@ -121,13 +129,13 @@ def _each(
     for name in names:
         error, answer = None, dict[str, Any]()
         try:
-            answer = terminal.client.call(command, name=program_of(name))
+            answer = terminal.client.call(command, name=program_of(name), **more)
             line = f"{name}: {done} process group"
         except Refusal as refusal:
             if refusal.code not in refusals:
                 raise
             text, failure = refusals[refusal.code]
-            line, status = text.format(name), max(status, failure)
+            line, status = text.format(name, refusal), max(status, failure)
             error = {"code": refusal.code, "message": str(refusal)}
         objects.append({**answer, "name": program_of(name), "error": error})
         if not terminal.as_json:

@@ -22,6 +22,9 @@ FROM_STEP = "--from-step"
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
 """These are not failures: a program to stop was down already, or one to start was up."""
 
+_NOT_STOPPED = frozenset({"NOT_SAVED", "CANT_RESTART"})
+"""Why the daemon stops no program for a restart, unless it is to discard what is lost by it."""
+
 
 def _told(outcome: Outcome, done: str) -> str:
     """What the daemon said of a job, which no other program has."""
@@ -76,8 +79,8 @@ def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Stops the named programs, then starts them; those that were down are only started. A job that can't save is left
-    as it is, unless its last steps may be lost (--discard).
+    """Stops the named programs, then starts them; those that were down are only started. A job that can't save, or a
+    program that could not be started again, is left as it is, unless it may be lost (--discard).
     """
     discard, is_rolling = DISCARD in arguments, ROLLING in arguments
     names = [argument for argument in arguments if argument not in (DISCARD, ROLLING)]
@@ -86,7 +89,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if is_rolling:
         return _restart_rolling(terminal, names, discard)
     down, stopped = _stop_saved(terminal, _select(terminal, names, UP_CODES, last_first=True), discard)
-    refused = _not_saved(stopped)
+    refused = _not_stopped(stopped)
     up, started = collect_outcomes(
         terminal,
         BulkCommand("start", lambda _: "started", _RACE),
@@ -98,7 +101,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def _stop_saved(terminal: Terminal, names: Arguments, discard: bool) -> tuple[ExitStatus, list[dict[str, Any]]]:
-    """Stops programs to start them again; unless `discard`, jobs that can't save are not stopped."""
+    """Stops programs to start them again; unless `discard`, not those that would lose steps, or could not start."""
     try:
         if discard:
             return collect_outcomes(terminal, _DISCARDING_STOP, names, restarts=True)
@@ -108,11 +111,10 @@ def _stop_saved(terminal: Terminal, names: Arguments, discard: bool) -> tuple[Ex
         raise
 
 
-def _not_saved(stops: list[dict[str, Any]]) -> set[str]:
-    """The jobs that were not stopped, as they can't save."""
-    return {
-        outcome["name"] for outcome in stops if outcome["error"] is not None and outcome["error"]["code"] == "NOT_SAVED"
-    }
+def _not_stopped(stops: list[dict[str, Any]]) -> set[str]:
+    """The programs that were not stopped, as they can't save, or could not be started again."""
+    errors = {outcome["name"]: outcome["error"] for outcome in stops if outcome["error"] is not None}
+    return {name for name, error in errors.items() if error["code"] in _NOT_STOPPED}
 
 
 def _restart_rolling(terminal: Terminal, names: Arguments, discard: bool) -> ExitStatus:
@@ -123,7 +125,7 @@ def _restart_rolling(terminal: Terminal, names: Arguments, discard: bool) -> Exi
         name = left.pop(0)
         status, outcomes = _stop_saved(terminal, [name], discard)
         stopped += outcomes
-        if _not_saved(outcomes):
+        if _not_stopped(outcomes):
             left.insert(0, name)
         if status is ExitStatus.OK:
             status, outcomes = collect_outcomes(terminal, BulkCommand("start", lambda _: "started", _RACE), [name])

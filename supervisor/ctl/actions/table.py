@@ -183,8 +183,12 @@ TABLE: Mapping[str, Action] = {
     ),
     "remove": Action(
         configuration.remove,
-        {"remove NAME ...": "Remove programs or groups that are down, until they are added again."},
+        {
+            "remove NAME ...": "Remove programs or groups that are down, until they are added again.",
+            "remove --discard NAME ...": "Also jobs whose last steps are in memory alone, as no disk takes them.",
+        },
         names=True,
+        options=(configuration.DISCARD,),
     ),
     "reread": Action(configuration.reread, {"reread": "Read the configuration and list what `update` would change."}),
     "restart": Action(
@@ -193,7 +197,7 @@ TABLE: Mapping[str, Action] = {
         usage={
             "restart NAME ...": "Stop programs, then start them; does not read the configuration again (see update).",
             "restart all": "Stop all programs, then start them all. A job that can't save is left training.",
-            "restart --discard NAME ...": "Restart jobs that can't save too; their last steps are trained again.",
+            "restart --discard NAME ...": "Also those that can't save, or could not be started again.",
             "restart --rolling NAME ...": "Restart one after the other; if one fails, leave the rest as they are.",
             "restart --rolling all": "Restart all programs that are up, one after the other.",
         },

@@ -24,7 +24,7 @@ async def end_leftovers(processes: Sequence[psutil.Process], timeout_s: float, s
     if not alive:
         return "had ended before the daemon came back"
     exited = await asyncio.gather(
-        *(_end_worker(process.pid, timeout_s, stop_signal) for process in alive if _leads_session(process.pid))
+        *(_end_worker(process.pid, timeout_s, stop_signal) for process in alive if leads_session(process.pid))
     )
     tree.kill_all(process for process in alive if process.is_running())
     if all(exited):
@@ -68,7 +68,8 @@ async def wait_for_exit(pid: int, start_time: int, timeout_s: float) -> bool:
         os.close(descriptor)
 
 
-def _leads_session(pid: int) -> bool:
+def leads_session(pid: int) -> bool:
+    """Whether a process leads its session, as every worker does."""
     try:
         return os.getsid(pid) == pid
     except ProcessLookupError:

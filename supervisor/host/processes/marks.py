@@ -151,6 +151,25 @@ def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     return processes
 
 
+def processes_at_path(state_dir: Path) -> dict[str, list[psutil.Process]]:
+    """The live processes whose mark has the path of this state folder and names another folder, by mark.
+
+    That was there before this one: it was deleted or replaced, as by a backup. Anybody can have such a mark.
+    """
+    identity = identity_of_folder(state_dir)
+    processes: dict[str, list[psutil.Process]] = {}
+    for value, process in _marked_processes(lambda mark: state_dir_of(mark) == str(state_dir)):
+        if folder_of(value) not in (None, identity):
+            processes.setdefault(value, []).append(process)
+    return processes
+
+
+def is_signed_here(value: str, state_dir: Path) -> bool:
+    """Whether a mark has a signature by the key in this state folder, whichever folder it names."""
+    key = _read_key(state_dir)
+    return key is not None and _is_signed(value, key, state_dir, folder_of(value))
+
+
 def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, psutil.Process]]:
     def look(pid: int) -> tuple[str, psutil.Process] | None:
         value = _read(pid)
@@ -234,8 +253,19 @@ def _read_key(state_dir: Path) -> bytes | None:
     return key if len(key) == _KEY_BYTES else None
 
 
+def keep_key(state_dir: Path) -> None:
+    """Puts the key of this process back where somebody deleted it, as with the whole folder. Raises OSError."""
+    if not (state_dir / KEY_FILE).exists():
+        _write_key(state_dir, _key_of(state_dir))
+
+
 def _create_key(state_dir: Path) -> bytes:
     key = secrets.token_bytes(_KEY_BYTES)
+    _write_key(state_dir, key)
+    return key
+
+
+def _write_key(state_dir: Path, key: bytes) -> None:
     path, temporary = state_dir / KEY_FILE, state_dir / f".{KEY_FILE}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
@@ -245,4 +275,3 @@ def _create_key(state_dir: Path) -> bytes:
         file.flush()
         os.fsync(descriptor)
     temporary.rename(path)  # one daemon at a time has the folder
-    return key

@@ -12,16 +12,23 @@ which a copy never has:
     it is a zombie                                                                  ours: nothing is left to look at
     it has no mark, and no pipe of anybody's                                        ours if the ledger was written here
 
-For the last row, which is about programs that cleared their environment and their standard input, or whom this user may
-not look at, the daemon notes in the folder which folder it is (`FOLDER_FILE`).
+A folder that a backup was restored into, at the path it was saved from, has the key of what was there, and is another
+folder. Its predecessor's workers would hold their checkpoint directories for ever, with no daemon that could end them.
+They are ours too if no process but they and their children has their pipes open, which a live daemon always has. A
+folder that was deleted has taken the key with it: nothing proves whose they are, and a person has to end them.
+
+For the last row of the table, which is about programs that cleared their environment and their standard input, or whom
+this user may not look at, the daemon notes in the folder which folder it is (`FOLDER_FILE`).
 """
 
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from supervisor.host.blocking_calls import run_within
 from supervisor.host.processes import marks
@@ -69,11 +76,59 @@ def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Ownership:
     return Ownership(noted == marks.identity_of_folder(state_dir))
 
 
+def has_pipes(pid: int, attempt_folder: Path) -> bool:
+    """Whether a process has a pipe of this folder open, by which it can be reached. In a thread."""
+    return _holds_pipe_of(pid, attempt_folder) is True
+
+
 def is_of_another(pid: int, state_dir: Path) -> bool:
     """Whether a process says that another state folder's daemon started it. May wait: call it from a thread."""
     mark = marks.await_mark(pid)
     named = None if mark is None else marks.folder_of(mark)
     return named is not None and named != marks.identity_of_folder(state_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class OfReplacedFolder:
+    """Processes whose state folder was at the path of ours, and was deleted or replaced since, by mark.
+
+    `abandoned`: signed with the key that ours has too, as it came from a backup, and no daemon has them. `others`: of
+    those no live daemon is known.
+    """
+
+    abandoned: dict[str, list[psutil.Process]] = field(default_factory=dict)
+    others: dict[str, list[psutil.Process]] = field(default_factory=dict)
+
+
+def processes_of_replaced_folder(state_dir: Path) -> OfReplacedFolder:
+    """What the daemons of the folder that was at this path before have left. Reads /proc: call it from a thread."""
+    found = OfReplacedFolder()
+    for mark, processes in marks.processes_at_path(state_dir).items():
+        are_held = _are_held({process.pid for process in processes})
+        if are_held is False and marks.is_signed_here(mark, state_dir):
+            found.abandoned[mark] = processes
+        elif not are_held:
+            found.others[mark] = processes
+    return found
+
+
+def _are_held(pids: set[int]) -> bool | None:
+    """Whether a daemon has these processes of one attempt: as long as it lives it has the pipes of its workers open,
+    whatever became of its folders. None if that is not known, as another user's processes can't be looked at.
+    """
+    pipes = set[tuple[int, int]]().union(*(_held_within(pid) or set() for pid in pids))
+    if not pipes:
+        return None
+    is_known = True
+    for pid in psutil.pids():
+        if pid in pids or pid == os.getpid() or _is_zombie(pid):
+            continue
+        held = _held_within(pid)
+        if held is None:
+            is_known = is_known and _stat(pid) is None  # gone meanwhile
+        elif held & pipes:
+            return True
+    return False if is_known else None
 
 
 def note_folder(state_dir: Path) -> None:
@@ -113,14 +168,18 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _holds_pipe_of(pid: int, attempt_folder: Path) -> bool | None:
-    """Whether a process has a pipe of this folder open; None if this user may not look, or a file system of the
-    process's user does not answer: it may have a file of such a name open there."""
-    ours = _inodes_in(attempt_folder)
+    """Whether a process has a pipe of this folder open; None if that can't be told."""
+    ours, held = _inodes_in(attempt_folder), _held_within(pid)
+    return None if held is None else bool(held & ours)
+
+
+def _held_within(pid: int) -> set[tuple[int, int]] | None:
+    """What `_held_pipes` gives; None also if a file system of the process's user does not answer: it may have a file
+    of such a name open there."""
     try:
-        held = run_within(ANSWER_S, ("pipes", pid), partial(_held_pipes, pid))
+        return run_within(ANSWER_S, ("pipes", pid), partial(_held_pipes, pid))
     except TimeoutError:
         return None
-    return None if held is None else bool(held & ours)
 
 
 def _inodes_in(folder: Path) -> set[tuple[int, int]]:

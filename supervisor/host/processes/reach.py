@@ -15,13 +15,18 @@ def explain_closed_folder(folder: Path, user: str, who: Identity) -> str | None:
 
     Only folders that exist count: the daemon makes the others so that everybody can pass.
     """
-    if who.uid == 0:
-        return None
-    closed = next((parent for parent in reversed([folder, *folder.parents]) if _is_closed(parent, who)), None)
-    if closed is None:
+    if (closed := find_closed(folder, who)) is None:
         return None
     remedy = "or set runtime_dir in [supervisord] to a folder that it may enter, such as /run/stepkeeper"
     return f"{user} may not enter {closed}; run chmod o+x {closed}, {remedy}"
+
+
+def find_closed(path: Path, who: Identity) -> Path | None:
+    """The first folder on the way to a folder or command that its user may not enter, or itself, if that may not be
+    executed; None if nothing is closed."""
+    if who.uid == 0:
+        return None
+    return next((parent for parent in reversed([path, *path.parents]) if _is_closed(parent, who)), None)
 
 
 def _is_closed(folder: Path, who: Identity) -> bool:

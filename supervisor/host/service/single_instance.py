@@ -2,6 +2,7 @@
 environment.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -9,8 +10,13 @@ import stat
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
+import structlog
+
+from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.processes import marks
 from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol import durable
 from supervisor.protocol.installation import install_stepkeeper
@@ -18,6 +24,9 @@ from supervisor.protocol.installation import install_stepkeeper
 LOCK = "lock"
 OWNER = ".used-by"  # in runtime_dir: which folder that is, and the state folder of its daemon
 MAX_OWNER_BYTES = 8192
+CLAIMED_EVERY_S = 30.0  # what empties the folder does so once a day, and another daemon is seldom started just then
+
+log = structlog.get_logger()
 
 
 class AlreadyRunning(Exception):
@@ -71,6 +80,31 @@ class StateFolder:
         if not self.path.exists():
             self.path.mkdir(parents=True)
             self.path.chmod(0o711)  # whatever the umask
+        self._descriptor = self._lock_file()
+
+    def lock_again(self) -> bool:
+        """Locks what is at its path now, if somebody replaced the folder or its lock; whether another daemon has it.
+
+        A folder that is gone is left alone: it may have been moved. Raises OSError.
+        """
+        try:
+            new, held = (self.path / LOCK).stat(), os.fstat(self._descriptor)
+            is_held = (new.st_dev, new.st_ino) == (held.st_dev, held.st_ino)
+        except FileNotFoundError:
+            is_held = not self.path.exists()
+        if is_held:
+            return False
+        try:
+            descriptor = self._lock_file()
+        except AlreadyRunning:
+            return True
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self.write_pid()
+        return False
+
+    def _lock_file(self) -> int:
+        """A descriptor that holds the lock. Raises AlreadyRunning, OSError."""
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +115,7 @@ class StateFolder:
                 f"cannot start: another supervisord (pid {holder}) uses the state folder {self.path}; "
                 f"stop it, or give this one a state_dir of its own"
             ) from None
-        self._descriptor = descriptor
+        return descriptor
 
     def write_pid(self) -> None:
         """Writes our pid into the lock file, for the error message of a second daemon."""
@@ -108,12 +142,60 @@ def claim_runtime_dir(runtime_dir: Path, state_dir: Path) -> None:
                 f"cannot start: another supervisord, with the state folder {other}, uses runtime_dir {runtime_dir}; "
                 "give this one a runtime_dir of its own, or delete that line"
             )
+        if other == (own := state_dir.resolve()):
+            return
         descriptor = open_guarded(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, os.fsencode(f"{identity} {state_dir.resolve()}"))
+            os.write(descriptor, os.fsencode(f"{identity} {own}"))
         finally:
             os.close(descriptor)
+
+
+async def keep_folders(
+    state: StateFolder, runtime_dir: Path, calls: BlockingCalls, every_s: float = CLAIMED_EVERY_S
+) -> None:
+    """Claims both folders again where one is emptied or replaced, as by systemd-tmpfiles; until it is cancelled.
+
+    The key of the state folder comes back too, by which the next daemon knows the workers of this one.
+    """
+    taken = {runtime_dir: False, state.path: False}
+    looks = {
+        runtime_dir: partial(_is_runtime_dir_taken, runtime_dir, state.path),
+        state.path: partial(_is_taken, state),
+    }
+    while True:
+        await asyncio.sleep(every_s)
+        for path, look in looks.items():
+            was_taken = taken[path]
+            try:
+                taken[path] = await calls.run_for_folder(path, look)
+            except (OSError, RuntimeError):  # RuntimeError: the host has no thread to spare
+                continue
+            if taken[path] and not was_taken:
+                effect = "each of the two may delete what the other one needs"
+                remedy = "stop the other one, and give it folders of its own"
+                log.error("folder.taken", path=str(path), by="another supervisord", effect=effect, remedy=remedy)
+
+
+def _is_taken(state: StateFolder) -> bool:
+    """Locks the state folder again; whether another live daemon has it meanwhile. Raises OSError."""
+    if state.lock_again():
+        return True
+    if state.path.exists():
+        marks.keep_key(state.path)
+    return False
+
+
+def _is_runtime_dir_taken(runtime_dir: Path, state_dir: Path) -> bool:
+    """Claims the folder; whether another live daemon has claimed it meanwhile."""
+    if not runtime_dir.parent.exists():  # as `run` in a state folder that was deleted
+        return False
+    try:
+        claim_runtime_dir(runtime_dir, state_dir)
+    except AlreadyRunning:
+        return True
+    return False
 
 
 def _owner_of(path: Path, identity: str) -> Path | None:

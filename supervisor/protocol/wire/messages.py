@@ -70,7 +70,8 @@ class Go:
     `memory`: at this abstract socket lies what attempt `memory_attempt` left in memory (docs/memory-tier.md); a newer
     state there that is whole is restored instead. Only for a worker that `restores_memory`. `mount`, `device`: the file
     system on which `checkpoint_dir` was when that was chosen, in words, and its number (stat(2), st_dev). `no_copies`:
-    an attempt that copied its state into memory ran out of memory; this one is not to.
+    an attempt that copied its state into memory ran out of memory; this one is not to. `highest_step`: of all
+    checkpoints that were there when that was chosen, 0: none; None: not known.
     """
 
     attempt: Attempt
@@ -80,6 +81,7 @@ class Go:
     mount: Annotated[str, Text(1000)] | None = None
     device: Count | None = None
     no_copies: bool = False
+    highest_step: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)

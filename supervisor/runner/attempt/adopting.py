@@ -159,6 +159,8 @@ def _find_worker(
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
     folder = layout.attempt_folder(own.runtime_dir, opened.program, opened.attempt)
+    if its is not None and not marks.is_of_daemon(its, own.state_dir) and not ownership.has_pipes(opened.pid, folder):
+        return None  # its folder was replaced, and its pipes with it
     if its is None and not (verdict := ownership.judge(opened.pid, own.state_dir, folder)).is_ours:
         return ForeignProcess(opened.attempt, opened.pid, verdict.whose)
     return LeftoverWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)

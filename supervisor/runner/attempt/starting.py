@@ -1,5 +1,6 @@
 """What a process of a program starts with, as an attempt or as its standby: environment, output and control pipes."""
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -15,9 +16,10 @@ from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
-from supervisor.host.processes.credentials import Credentials, cached_credentials, user_environment
+from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes.reach import find_closed
 from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation, mount_points
@@ -25,6 +27,8 @@ from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
 from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
 from supervisor.runner.attempt.services import Services
+
+LOOK_TIMEOUT_S = 10.0  # at what a start needs, before a stop that can wait; a file system that is away may never answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +140,38 @@ def _environment_of_program(
     }
 
 
-async def find_start_obstacle(config: ProgramConfig, services: Services) -> str | None:
+async def find_start_obstacle(config: ProgramConfig, services: Services, *, looks_up_user: bool = False) -> str | None:
     """Why the process of a program could not be started now: what of its paths can't be reached; None if all can.
 
-    A file system that does not answer keeps nobody else waiting.
+    A file system that does not answer keeps nobody else waiting. `looks_up_user`: whether its user has to be there too.
     """
     folder = config.directory or Path(config.command[0]).parent
+    look = partial(_start_obstacle, config, services.environment, looks_up_user)
     try:
-        return await services.log_reads.run_for_folder(folder, partial(_start_obstacle, config, services.environment))
+        return await services.log_reads.run_for_folder(folder, look)
     except RuntimeError as failure:  # the host has no thread to spare
         return f"cannot look at {folder}: {failure}"
 
 
-def _start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
+async def find_restart_obstacle(config: ProgramConfig, services: Services) -> str | None:
+    """Why a program that is stopped in order to start again could not; None if nothing is seen."""
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            return await find_start_obstacle(config, services, looks_up_user=True)
+    except TimeoutError:
+        return f"its command, directory or user was not found within {LOOK_TIMEOUT_S:g} s"
+
+
+def _start_obstacle(config: ProgramConfig, environment: Mapping[str, str], looks_up_user: bool) -> str | None:
     """Why the process of a program could not be started now: what of its paths can't be reached; None if all can."""
     try:
-        find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
+        command = find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
+        if looks_up_user and config.user is not None:
+            who = find_credentials(config.user).identity
+            for path in (command, command.resolve(), *([] if config.directory is None else [config.directory])):
+                if (closed := find_closed(path, who)) is not None:
+                    text = f"cannot start {config.name}: {config.user} may not enter or execute {closed}"
+                    return f"{text}; run chmod o+x {closed}, or correct `command`, `directory` or `user`"
         if (script := script_path(config)) is not None:
             require_script(script, config.name)
     except SpawnError as error:

@@ -12,7 +12,8 @@ from supervisor.core.listeners import event_types
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.memory_tier import handed_over
-from supervisor.host.processes import marks
+from supervisor.host.processes import marks, ownership
+from supervisor.host.processes.leftovers import leads_session
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
@@ -22,8 +23,8 @@ from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
-from supervisor.runner.fleet.updating import Updating
-from supervisor.runner.program.retiring import until_memory_is_written
+from supervisor.runner.fleet.updating import Updating, moves
+from supervisor.runner.program.retiring import retire, until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
@@ -110,14 +111,16 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, ends, used, unfinished, marked = await asyncio.gather(
+        wanted, ends, used, unfinished, marked, replaced = await asyncio.gather(
             asyncio.to_thread(ledger.wanted.wanted_programs),
             asyncio.to_thread(ledger.attempts.last_ends),
             asyncio.to_thread(takeover.used_attempts, self._services),
             asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
+            asyncio.to_thread(ownership.processes_of_replaced_folder, self._services.state_dir),
         )
-        marked = self._left_by_others(marked)
+        marked = self._left_by_others(marked) | replaced.abandoned
+        self._say_left_of_replaced_folder(replaced)
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             used[name].seen = max(used[name].seen, marks.attempt_of(value))
@@ -150,6 +153,20 @@ class Programs:
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
 
+    def _say_left_of_replaced_folder(self, replaced: ownership.OfReplacedFolder) -> None:
+        """The state folder was deleted, or a backup was restored, while its workers ran."""
+        path = str(self._services.state_dir)
+        if replaced.abandoned:
+            pids = sorted(process.pid for processes in replaced.abandoned.values() for process in processes)
+            log.warning("folder.replaced", path=path, pids=pids, effect="no other daemon has them: they are taken over")
+        for mark, processes in replaced.others.items():
+            runner = self.runners.get(marks.program_of(mark))
+            if runner is not None:
+                pids = [process.pid for process in processes if leads_session(process.pid)]
+                runner.takeover.left_alone |= {*pids}
+                effect = "nothing proves that they are ours: they are left alone"
+                log.warning("folder.replaced", path=path, program=runner.name, pids=pids, effect=effect)
+
     def _left_by_others(self, marked: dict[str, list[psutil.Process]]) -> dict[str, list[psutil.Process]]:
         """Less the standbys that this daemon has started while it met the rest of its gang."""
         own = {pid for runner in self.runners.values() for pid in runner.standby_pids}
@@ -175,9 +192,16 @@ class Programs:
     async def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become.
 
-        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise.
+        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise. A
+        job that will fetch its checkpoints into another directory stops here: the next daemon, which knows that
+        directory alone, could not upload what the stop saved.
         """
+        configured = self.updating.configured
         runners = list(self.runners.values())
+        moving = [
+            runner for runner in runners if runner.mirror is not None and moves(runner, configured.get(runner.name))
+        ]
+        await asyncio.gather(*(retire(runner, "reload", needs_mirror=True) for runner in moving))
         await asyncio.gather(*(until_memory_is_written(runner, WRITTEN_WITHIN_S) for runner in runners))
         self._close()
         memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]

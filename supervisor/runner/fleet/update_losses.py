@@ -11,12 +11,10 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.starting import find_start_obstacle
+from supervisor.runner.attempt.starting import LOOK_TIMEOUT_S, find_restart_obstacle
 from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
-
-LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
 
 
 async def find_losses(
@@ -31,25 +29,27 @@ async def find_losses(
     `by_next_daemon`: it is applied nevertheless, after a reload.
     """
     programs = list(runners)
-    losses = await asyncio.gather(
-        *(_find_loss(runner, configured.get(runner.name), services, by_next_daemon) for runner in programs)
-    )
+    losses = await asyncio.gather(*(_find_loss(runner, configured, services, by_next_daemon) for runner in programs))
     return {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
 
 
-async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Services, by_next_daemon: bool) -> str | None:
+async def _find_loss(
+    runner: Runner, configured: Mapping[str, ProgramConfig], services: Services, by_next_daemon: bool
+) -> str | None:
+    new = configured.get(runner.name)
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
-    if new is not None and runner.state in ALIVE:
-        obstacle = await _find_obstacle(new, services)
-        if obstacle is not None:
-            return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
+    obstacle = None if new is None or runner.state not in ALIVE else await find_restart_obstacle(new, services)
+    if obstacle is not None:
+        return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
+    if new is None and (heir := _find_barred_heir(runner, configured)) is not None:
+        return f"cannot remove {runner.name}: {heir}; {follows} as it is"
     if new is not None and new.job is not None:
         missing = await _find_missing_newest(runner, new, new.job, services.checkpoints, f"{follows} as it is")
         if missing is not None:
             return missing
-    if not keeps_memory(runner.config, new) and (left := await _left_in_memory(runner)) is not None:
+    if not keeps_memory(runner.config, new) and (left := await left_in_memory(runner)) is not None:
         return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
         return None
@@ -59,6 +59,21 @@ async def _find_loss(runner: Runner, new: ProgramConfig | None, services: Servic
     return f"{why}; {follows} and goes on from step {begins}"
 
 
+def _find_barred_heir(runner: Runner, configured: Mapping[str, ProgramConfig]) -> str | None:
+    """Why nothing could go on where a job that trains stops, as that got another name; None if nobody is to, or can."""
+    if runner.config.job is None or runner.state not in ALIVE:
+        return None
+    directory = runner.config.job.checkpoint_dir
+    heirs = [program for program in configured.values() if program.job and program.job.checkpoint_dir == directory]
+    for program in heirs:
+        if program.job is not None and {runner.name, "*"}.isdisjoint(program.job.restore_from_jobs):
+            return (
+                f"{program.name} has its checkpoint_dir, and may not restore its checkpoints; set restore_from_jobs = "
+                f"{runner.name} in the section of {program.name}, or give that a checkpoint_dir of its own"
+            )
+    return None
+
+
 def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
     """Whether what a worker of a job left in memory is of use to the job with its new section."""
     if before.job is None or after is None or after.job is None:
@@ -66,7 +81,7 @@ def keeps_memory(before: ProgramConfig, after: ProgramConfig | None) -> bool:
     return (before.job.checkpoint_dir, before.user) == (after.job.checkpoint_dir, after.user)
 
 
-async def _left_in_memory(runner: Runner) -> str | None:
+async def left_in_memory(runner: Runner) -> str | None:
     """What a dead worker left in memory and no disk takes, also if it is tried once more; None if there is nothing."""
     memory, job = runner.memory, runner.config.job
     if memory is None or job is None or memory.unwritten is None:
@@ -77,14 +92,6 @@ async def _left_in_memory(runner: Runner) -> str | None:
     return None if attempt is None else f"no disk has taken the steps that attempt {attempt} left in memory"
 
 
-async def _find_obstacle(program: ProgramConfig, services: Services) -> str | None:
-    """Why a program that is stopped for its new section could not be started again; None if nothing is seen."""
-    try:
-        return await asyncio.wait_for(find_start_obstacle(program, services), LOOK_TIMEOUT_S)
-    except TimeoutError:
-        return f"its command or directory did not answer within {LOOK_TIMEOUT_S:g} s"
-
-
 async def _find_missing_newest(
     runner: Runner, program: ProgramConfig, job: JobConfig, store: CheckpointStore, follows: str
 ) -> str | None:
@@ -93,21 +100,23 @@ async def _find_missing_newest(
     `follows`: what the text ends with.
     """
     newest, directory, old = runner.facts.account.newest, str(job.checkpoint_dir), runner.config.job
-    if newest is None or newest.directory == directory or _has_mirrored(runner, job, newest):
+    has_new_user = runner.config.user != program.user
+    if newest is None or (newest.directory == directory and not has_new_user) or _has_mirrored(runner, job, newest):
         return None
-    if old is not None and old.checkpoint_dir == job.checkpoint_dir:
+    if old is not None and old.checkpoint_dir == job.checkpoint_dir and not has_new_user:
         return None  # whatever is missing there is not for this update to say
     if program.user is not None:
         await credentials.look_up(program.user)
     refusal = f"cannot apply the section of {runner.name}"
     try:
-        look = store.look(job.checkpoint_dir, user=program.user, expected=newest.name)
+        look = store.look(job.checkpoint_dir, has_new_user, user=program.user, expected=newest.name)
         seen = await asyncio.wait_for(look, LOOK_TIMEOUT_S)
     except TimeoutError:
         return f"{refusal}: checkpoint_dir {directory} did not answer within {LOOK_TIMEOUT_S:g} s; {follows}"
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or error
-        return f"{refusal}: cannot look at checkpoint_dir {directory}: {why}; {follows}"
+        who = "" if program.user is None else f" as {program.user}"
+        return f"{refusal}: cannot use checkpoint_dir {directory}{who}: {why}; {follows}"
     place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
     loss = find_loss(newest, place, refusal, follows)
     return None if loss is None else loss.text

@@ -16,7 +16,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
-from supervisor.runner.fleet.update_losses import find_losses, keeps_memory
+from supervisor.runner.fleet.update_losses import find_losses, keeps_memory, left_in_memory
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -55,6 +55,10 @@ class UpdateAction:
     text: str | None = None
     unsaved_steps: int = 0
     is_loss: bool = False
+
+
+class StepsInMemory(Exception):
+    """A program can't be removed, as steps of a job that no disk has would be lost; the text says what to do."""
 
 
 class Updating:
@@ -182,19 +186,26 @@ class Updating:
         runners = [self._runners[name] for name in names if name in self._runners]
         return await find_losses(runners, self._configured, self._services, by_next_daemon=by_next_daemon)
 
-    async def remove(self, names: Iterable[str]) -> str | None:
+    async def remove(self, names: Iterable[str], *, discard: bool = False) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.
 
-        If one of them runs or waits to be started again, nothing is done and its name is given.
+        If one of them runs or waits to be started again, nothing is done and its name is given. Raises StepsInMemory,
+        unless they are to be discarded.
         """
         async with self._lock:
             before = self._groups()
             runners = [self._runners[name] for name in names if name in self._runners]
             for runner in runners:
                 await runner.takeover.until(TakeoverStage.STARTABLE)
-            for runner in runners:
-                if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
-                    return runner.name
+            if (running := _find_running(runners)) is not None:
+                return running
+            left = {} if discard else {runner.name: await left_in_memory(runner) for runner in runners}
+            if (running := _find_running(runners)) is not None:  # meanwhile
+                return running
+            for name, text in left.items():
+                if text is not None:
+                    remedy = f"let the disk of its checkpoint_dir be written, or run remove --discard {name}"
+                    raise StepsInMemory(f"cannot remove {name}: {text}; {remedy}")
             # a mirror works on without a worker: it would get in the way of the program once that is added again
             await asyncio.gather(*(retire(runner, "removed") for runner in runners))
             for runner in runners:
@@ -262,14 +273,28 @@ class Updating:
             self._services.listeners.publish([event_types.group_removed(group)])
 
 
+def _find_running(runners: Iterable[Runner]) -> str | None:
+    """The first of them that runs or waits to be started again."""
+    for runner in runners:
+        if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
+            return runner.name
+    return None
+
+
+def moves(runner: Runner, new: ProgramConfig | None) -> bool:
+    """Whether a job goes on in another checkpoint directory with its new section."""
+    before, after = runner.config.job, None if new is None else new.job
+    return before is not None and after is not None and before.checkpoint_dir != after.checkpoint_dir
+
+
 async def _retire_for_update(runner: Runner, new: ProgramConfig | None) -> UpdateAction:
     """Flushes and stops a program, whose section changes; what is said of that."""
-    moves_to = None if new is None or new.job is None else new.job.checkpoint_dir
-    moves = runner.config.job is not None and moves_to not in (None, runner.config.job.checkpoint_dir)
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
     leaves_memory = keeps_memory(runner.config, new)
-    await retire(runner, "update", leaves_memory=leaves_memory, needs_mirror=moves)  # from where it is fetched
+    await retire(
+        runner, "update", leaves_memory=leaves_memory, needs_mirror=moves(runner, new)
+    )  # from there it is fetched
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")

@@ -127,4 +127,5 @@ class EffectExecutor:
 def _message_of(effect: effects.SendGo) -> messages.Go:
     socket, of_attempt = (None, None) if effect.memory is None else (effect.memory.socket, effect.memory.of_attempt)
     mount, device = effect.seen_on or (None, None)
-    return messages.Go(effect.attempt, effect.restore, socket, of_attempt, mount, device, effect.no_copies)
+    seen = mount, device, effect.no_copies, effect.highest_step
+    return messages.Go(effect.attempt, effect.restore, socket, of_attempt, *seen)

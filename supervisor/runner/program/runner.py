@@ -11,7 +11,7 @@ import structlog
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import ALIVE, State
 from supervisor.core.standby.facts import StandbyKind
 from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
@@ -23,6 +23,7 @@ from supervisor.runner.attempt.launching import standby_kind_of
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.attempt.starting import find_restart_obstacle
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.memory_tier.holder import MemoryHolder
@@ -116,6 +117,12 @@ class Runner(ProgramView):
             self.takeover.is_resuming = True
         if self.config.user is not None:
             await credentials.look_up(self.config.user)
+
+    async def find_restart_obstacle(self) -> str | None:
+        """Why it could not be started again if it were stopped now; None if nothing is seen, or nothing of it runs."""
+        if self.state not in ALIVE or self.is_stopping:
+            return None
+        return await find_restart_obstacle(self.config, self._services)
 
     def set_wanted(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""

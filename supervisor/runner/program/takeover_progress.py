@@ -16,7 +16,7 @@ class TakeoverStage(IntEnum):
 class TakeoverProgress:
     """The stage of one program, which only advances. `changes`: those who wait for something of it."""
 
-    __slots__ = ("_changes", "has_leftovers", "is_resuming", "stage", "was_done")
+    __slots__ = ("_changes", "has_leftovers", "is_resuming", "left_alone", "stage", "was_done")
 
     def __init__(self, changes: ChangeWaiters) -> None:
         self.stage = TakeoverStage.LOOKING
@@ -27,6 +27,9 @@ class TakeoverProgress:
         self.has_leftovers = False
         """Whether processes of an earlier daemon were found: until it is startable they may have to end, which may take
         long."""
+        self.left_alone: frozenset[int] = frozenset()
+        """Pids of workers of the program whose state folder was where this daemon's is, and was deleted or replaced
+        since."""
         self._changes = changes
 
     @property

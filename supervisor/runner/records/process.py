@@ -8,6 +8,8 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
 
+CLOCK_SET_S = 1.0  # by less the clocks run apart, and people who look see the same number again
+
 
 @dataclass(slots=True)
 class ProcessRecord:
@@ -22,13 +24,25 @@ class ProcessRecord:
     pid: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    started_wall_at: float | None = None
     ended_wall_at: float | None = None
     last_exit: Exit | None = None
     spawn_error: SpawnError | None = None
     status_text: str | None = None
     diagnosis: Diagnosis | None = None
     oom_counters: tuple[OomKillCounter, ...] = ()
+    _started_wall_at: float | None = None
+    _started_since_boot_s: float = 0.0
+
+    @property
+    def started_wall_at(self) -> float | None:
+        """When it started, by the wall clock as it is set now, or was when it ended: another clock measures how long
+        ago that was, suspended time included. So what is later by one is later by the other.
+        """
+        if self._started_wall_at is not None and self.ended_at is None:
+            wall_at = time.time() - (_since_boot_s() - self._started_since_boot_s)
+            if abs(wall_at - self._started_wall_at) > CLOCK_SET_S:
+                self._started_wall_at = wall_at
+        return self._started_wall_at
 
     @property
     def run_time_s(self) -> float | None:
@@ -46,7 +60,8 @@ class ProcessRecord:
         now = time.monotonic()
         self.pid = pid
         self.started_at, self.ended_at = started_at, None
-        self.started_wall_at, self.ended_wall_at = time.time() - (now - started_at), None
+        self._started_wall_at, self.ended_wall_at = time.time() - (now - started_at), None
+        self._started_since_boot_s = _since_boot_s() - (now - started_at)
 
     def not_started(self, error: SpawnError) -> None:
         """No process could be started."""
@@ -55,4 +70,10 @@ class ProcessRecord:
 
     def ended(self, exit_: Exit) -> None:
         """The process is gone."""
+        self._started_wall_at = self.started_wall_at  # for good
         self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
+
+
+def _since_boot_s() -> float:
+    """Seconds since the boot of the host, suspended time included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -7,6 +7,9 @@ import { DOWN } from "./program.js";
 
 const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
 
+// Why a program is not stopped for a restart.
+const KEPT_RUNNING = new Set(["NOT_SAVED", "CANT_RESTART"]);
+
 // What a stop says; nothing of a program that has just ended by itself, which is to run again all the same.
 async function stopToRestart(name, request) {
   try {
@@ -17,13 +20,13 @@ async function stopToRestart(name, request) {
   }
 }
 
-// A job that can't save trains on, unless the user says that its last steps may be lost.
+// A job that can't save trains on, and a program that could not be started again runs on, unless the user says otherwise.
 async function restart(name) {
   let stopped;
   try {
     stopped = await stopToRestart(name, { only_if_saved: true });
   } catch (error) {
-    if (error.code !== "NOT_SAVED" || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
+    if (!KEPT_RUNNING.has(error.code) || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
     stopped = await stopToRestart(name, {});
   }
   try {
@@ -61,7 +64,7 @@ async function act(action, name) {
     const result = await does(name, answer);
     say(`${action} ${name}: ${result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`}`, result.is_loss);
   } catch (error) {
-    say(`${action} ${name}: ${error.message}`, error.code === "NOT_SAVED" || error.isLoss);
+    say(`${action} ${name}: ${error.message}`, KEPT_RUNNING.has(error.code) || error.isLoss);
   }
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -174,6 +175,29 @@ async def test_a_start_that_fails_quotes_the_end_of_standard_error(daemon: Comma
             await start_stop.start(daemon, start_stop.StartRequest("broken"))
 
     assert str(failed.value).splitlines()[-3:] == ["the end of its standard error:", "no disk", "giving up"]
+
+
+@pytest.mark.integration
+async def test_a_restart_of_what_could_not_be_started_again_leaves_it_running(daemon: CommandContext, tmp_path: Path):
+    first = daemon.programs.runners["first"]
+    sound, gone = first.config, tmp_path / "gone"
+    lacking = {
+        "there is no command": replace(sound, command=(str(gone), "1")),
+        f"its directory {gone} does not exist": replace(sound, directory=gone),
+        "this host has no such user": replace(sound, user="nobody-of-this-name"),
+    }
+    async with asyncio.timeout(PATIENCE_S):
+        await start_stop.start(daemon, start_stop.StartRequest("first"))
+        for missing, config in lacking.items():
+            first.config = config
+            with pytest.raises(CommandError, match=missing) as refused:
+                await start_stop.stop(daemon, start_stop.StopRequest("first", only_if_saved=True, restarts=True))
+            assert (refused.value.code, first.state) == (Code.CANT_RESTART, State.RUNNING)
+            assert str(refused.value).endswith("first runs on; restart --discard stops it nevertheless")
+
+        await start_stop.stop(daemon, start_stop.StopRequest("first", restarts=True))
+
+        assert first.state is State.STOPPED
 
 
 async def _stopped_for_a_restart(daemon: CommandContext) -> None:

@@ -87,6 +87,24 @@ def test_in_a_copy_of_the_folder_it_is_not_even_at_the_same_path(state: Path, tm
         assert marks.processes_of_daemon(state) == {}
 
 
+def test_what_a_replaced_folder_has_left_is_abandoned_only_while_nobody_holds_its_pipes(state: Path, tmp_path: Path):
+    mark, pipe = marks.mark_of_attempt(state, "p", 1), make_pipe(state)
+    with sleeper(mark, stdin=pipe) as pid:
+        before = state.rename(tmp_path / "before")
+        shutil.copytree(before, state, ignore=shutil.ignore_patterns("run"))
+
+        left = ownership.processes_of_replaced_folder(state)
+        with sleeper(None, stdin=pipes_of(before) / layout.STDIN):  # as the daemon of the folder that was moved away
+            left_while_held = ownership.processes_of_replaced_folder(state)
+        (state / marks.KEY_FILE).unlink()
+        left_without_key = ownership.processes_of_replaced_folder(state)
+
+        assert ({*left.abandoned}, {*left.others}) == ({mark}, set())
+        assert (left_while_held.abandoned, left_while_held.others) == ({}, {})
+        assert ({*left_without_key.abandoned}, {*left_without_key.others}) == (set(), {mark})
+        assert [process.pid for process in left.abandoned[mark]] == [pid]
+
+
 def test_a_process_of_an_earlier_version_is_ours_by_its_path_or_by_its_pipe(state: Path, tmp_path: Path):
     pipe = make_pipe(state)
     with sleeper(old_mark(state)) as by_path, sleeper(old_mark(state), stdin=pipe) as by_pipe:

@@ -21,6 +21,8 @@ from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.fleet.updating import StepsInMemory
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -344,19 +346,15 @@ async def test_an_update_to_a_command_that_is_not_there_leaves_a_plain_program_r
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("is_back", [False, True])
-async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_refused_until_a_disk_takes_it(
-    tmp_path: Path, services: Services, is_back: bool
-):
+async def _with_memory_that_no_disk_takes(tmp_path: Path, services: Services) -> tuple[Job, Programs, MemoryHolder]:
+    """A job that does not run, whose checkpoint directory is gone, with what attempt 3 had in memory."""
     job = Job(tmp_path / "digits")
     job.copy(10)
     path = tmp_path / "test.conf"
-    section = (
+    path.write_text(
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand=/bin/sleep 60\n"
         f"checkpoint_dir={tmp_path}/digits\nautostart=false\n"
     )
-    path.write_text(section)
     config = load_config(path, os.environ)
     programs = Programs(config, lambda: load_config(path, os.environ), services)
     await programs.start_all()
@@ -365,7 +363,42 @@ async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_re
     job.folder.rmdir()
     memory.take_over(LeftMemory("digits", None, str(job.folder), 3, None, None, job.held))
     await wait_until_async(lambda: not memory.is_writing)
-    path.write_text(section.replace("[program:digits]", "[program:other]"))
+    return job, programs, memory
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_a_program_is_removed_once_a_disk_has_what_its_dead_worker_left_in_memory(
+    tmp_path: Path, services: Services, is_back: bool
+):
+    job, programs, memory = await _with_memory_that_no_disk_takes(tmp_path, services)
+    if is_back:
+        job.folder.mkdir()
+
+        assert await programs.updating.remove(["digits"]) is None
+
+        assert job.committed == ["step-0000000010.a3"]
+    else:
+        with pytest.raises(StepsInMemory, match=r"the steps that attempt 3 left in memory; .*remove --discard digits"):
+            await programs.updating.remove(["digits"])
+        assert memory.unwritten == 3
+
+        assert await programs.updating.remove(["digits"], discard=True) is None
+
+        assert memory.unwritten is None
+    assert not programs.runners
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+    job.file.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_refused_until_a_disk_takes_it(
+    tmp_path: Path, services: Services, is_back: bool
+):
+    job, programs, memory = await _with_memory_that_no_disk_takes(tmp_path, services)
+    path = tmp_path / "test.conf"
+    path.write_text(path.read_text().replace("[program:digits]", "[program:other]"))
     await programs.updating.reread()
     if is_back:
         job.folder.mkdir()

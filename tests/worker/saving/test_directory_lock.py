@@ -175,6 +175,35 @@ def test_volume_that_comes_back_with_another_number_is_known_by_the_locks_file(
             subprocess.run(["umount", "-l", point], check=True)
 
 
+@pytest.mark.parametrize("attempt", [3, 4])
+def test_a_worker_that_no_lock_has_kept_out_is_noticed_before_the_next_commit(tmp_path: Path, attempt: int) -> None:
+    """As on two hosts that have mounted a directory with locks of their own. Both daemons may have the same number."""
+    lock = DirectoryLock(tmp_path, 3)
+    lock.check_not_superseded()
+    (tmp_path / layout.LOCK).write_text(f"pid 7 attempt {attempt} on elsewhere\n")  # the very file
+
+    with pytest.raises(AttemptSuperseded, match=r"elsewhere|attempt 4 has begun there"):
+        lock.check_not_superseded()
+
+    (tmp_path / layout.LOCK).write_text("pid 7 attempt 2 on elsewhere\n")  # as from a backup
+    lock.check_not_superseded()
+    lock.release()
+
+
+def test_nothing_newer_was_committed_since_the_checkpoint_was_chosen(tmp_path: Path) -> None:
+    """As by the last save of a job that had another name, or another daemon's."""
+    (tmp_path / "step-0000000120.a1").mkdir()
+    for highest_step in (None, 120, 130):
+        DirectoryLock(tmp_path, 2, highest_step).release()
+
+    with pytest.raises(OSError, match="step 120 was committed after the checkpoint to restore was chosen") as raised:
+        DirectoryLock(tmp_path, 3, 100)
+
+    assert raised.value.errno == errno.EBUSY
+    assert "attempt 2" in (tmp_path / layout.LOCK).read_text(), "who trains on there is not disturbed"
+    DirectoryLock(tmp_path, 4, 120).release()
+
+
 def test_directory_is_where_the_checkpoint_was_chosen_by_its_mount_or_by_its_number(tmp_path: Path) -> None:
     lock, mount, device = DirectoryLock(tmp_path, 3), str(mounts.mount_of(tmp_path)), tmp_path.stat().st_dev
 
