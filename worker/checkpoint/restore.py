@@ -54,7 +54,7 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
         if not has_variables(model):
             raise ValueError(
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
-                f"model.build(input_shape), or model(x) once, before worker.Run"
+                f"it once, as in model(x), before worker.Run"
             )
     # loss scaling wraps another one
     optimizers = outermost(extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer))
@@ -77,10 +77,12 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
 
 
 def has_variables(model: tf.keras.Model) -> bool:
-    """Whether a model is built. One that was never called may consist of built layers (as a GAN has two models)."""
-    if model.built:
-        return True
+    """Whether a model is built. One that was never called may consist of built layers (as a GAN has two models), and
+    `build` of one that does not define it only says so: its layers have no variables then.
+    """
     layers = layers_of(model)
+    if model.built:
+        return bool(model.weights) or all(layer.built for layer in layers)
     own_build = type(model).build is not tf.keras.Model.build
     return bool(layers) and not own_build and all(layer.built for layer in layers)
 

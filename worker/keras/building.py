@@ -7,6 +7,7 @@ import tensorflow as tf
 from worker.checkpoint.restore import has_variables
 from worker.data.resume_dataset import is_none_spec
 from worker.internals import keras_internals
+from worker.internals.keras_internals import layers_of
 from worker.keras.data.fit_data import FitData
 from worker.process.reporting import describe_error
 
@@ -16,16 +17,19 @@ def build_from_data(model: Any, data: FitData) -> None:
 
     Raises ValueError, saying what to call, for a model that Keras can't call without values.
     """
-    if has_variables(model):
+    is_built = has_variables(model)
+    if is_built and all(layer.built for layer in layers_of(model)):
         return
     with model.distribute_strategy.scope():
         try:
             build_symbolically(model, data.element_spec())
         except Exception as error:
+            if is_built:  # what is not may be a layer that the model does not use
+                return
             raise ValueError(
                 f"cannot build model {model.name!r} from the shapes of its data ({describe_error(error)}), and without "
-                f"variables nothing can be restored; give it an Input, or call model.build(input_shape), or model(x) "
-                f"once, before fit"
+                f"variables nothing can be restored; give it an Input, or call it once, as in model(x), "
+                f"before fit"
             ) from error
 
 

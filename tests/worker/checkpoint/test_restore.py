@@ -21,7 +21,7 @@ from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Failed, Go, Restored
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.checkpoint.restore import require_finite
+from worker.checkpoint.restore import build_variables, require_finite
 from worker.saving.directory import Unfit
 
 pytestmark = pytest.mark.tensorflow
@@ -380,3 +380,27 @@ def test_a_state_that_was_in_memory_unchecked_does_not_fit_if_it_is_not_finite(t
         require_finite(tracked, tmp_path)
     (tmp_path / layout.FROM_MEMORY).unlink()
     require_finite(tracked, tmp_path)
+
+
+class OfTwoParts(tf.keras.Model):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = tf.keras.layers.Dense(1), tf.keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.used(inputs)
+
+
+@pytest.mark.filterwarnings(r"ignore:.build\(\). was called on layer")
+def test_model_of_which_build_has_made_no_variables_is_refused_and_one_with_an_unused_layer_is_not() -> None:
+    model = OfTwoParts()
+    model.build((None, 3))
+    optimizer = tf.keras.optimizers.Adam()
+    tracked = tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    with pytest.raises(ValueError, match="no variables yet; give it an Input, or call it once"):
+        build_variables(tracked, None)
+
+    model(np.zeros((1, 3), "float32"))
+    build_variables(tracked, None)
+    assert optimizer.built

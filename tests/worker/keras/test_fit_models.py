@@ -198,10 +198,16 @@ class WithUnbuiltPart(tf.keras.Model):  # type: ignore[misc]
         return self.head(inputs)
 
 
-def test_model_without_an_input_is_built_from_its_data(tmp_path: Path, begin: Callable[[Launch], None]) -> None:
+@pytest.mark.filterwarnings(r"ignore:.build\(\). was called on layer")
+@pytest.mark.parametrize("is_marked", [False, True], ids=["not built", "marked as built by build()"])
+def test_model_without_an_input_is_built_from_its_data(
+    is_marked: bool, tmp_path: Path, begin: Callable[[Launch], None]
+) -> None:
     def trained(folder: str, *callbacks: Any) -> Any:
         tf.keras.utils.set_random_seed(3)
         model = WithUnbuiltPart()
+        if is_marked:
+            model.build((None, IMAGES.shape[1]))
         model.compile("adam", "mse", metrics=["mae"])
         given = {"batch_size": 8, "epochs": 2, "callbacks": list(callbacks), "verbose": 0}
         return fit(model, IMAGES, IMAGES[:, 0], directory=tmp_path / folder, interval="1 steps", **given)
@@ -226,7 +232,7 @@ def test_model_that_can_not_be_built_is_refused_with_what_to_call(tmp_path: Path
     model = WithUnbuiltPart(reads_values=True)
     model.compile("adam", "mse")
 
-    with pytest.raises(ValueError, match=r"cannot build model .* model\.build\(input_shape\), or model\(x\) once"):
+    with pytest.raises(ValueError, match=r"cannot build model .* call it once, as in model\(x\)"):
         fit(model, IMAGES, IMAGES[:, 0], directory=tmp_path)
 
 
