@@ -334,6 +334,15 @@ def test_new_best_checkpoint_refills_the_budget():
     assert job.state is State.RUNNING
 
 
+def test_a_report_that_a_commit_has_overtaken_takes_no_step_back():
+    job = running()
+    job.handle(CheckpointCommitted(1, 12), 30.0)
+
+    job.handle(StepsDone(1, 11), 30.1)
+
+    assert job.facts.current.step == 12
+
+
 def test_committing_an_old_step_again_does_not_refill_the_budget():
     job = running()
     job.handle(CheckpointCommitted(1, step=100), 20.0)

@@ -44,7 +44,7 @@ def step_done(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
 def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """Records a step, whatever else is going on."""
     before = facts.current.step
-    facts.current.step = event.step
+    facts.current.step = max(event.step, before or 0)  # a commit may overtake the report of the step before
     facts.current.progressed_at, facts.current.silence = now, None
     facts.current.made_progress = facts.current.has_spoken = facts.current.restore_begun = facts.ever_trained = True
     facts.hang_detector.progress_reported(event.section, now)

@@ -82,7 +82,8 @@ class TrainingStatus(ProgramObserver):
                 if self.checkpoint is not None and self.checkpoint.step > message.step:
                     self.checkpoint = None  # it begins from an older one, or anew: a newer one is given up
             case messages.Progress():
-                self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
+                self.step = max(message.step, self.step or 0)  # a commit may have overtaken it
+                self.epoch, self.step_s = message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
                 self.metrics, self.interval_s = message.metrics, message.interval_s
                 self.memory_step, self.memory_interval_s = message.memory_step, message.memory_interval_s

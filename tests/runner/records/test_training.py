@@ -26,3 +26,14 @@ def test_a_checkpoint_that_a_start_has_given_up_is_no_longer_shown():
     training.on_message(messages.Restored(2, 40, "step-0000000040.a1", 0.1), 0.0)
 
     assert training.checkpoint is None
+
+
+def test_a_report_that_a_commit_has_overtaken_takes_no_step_back():
+    """Of progress the newest report is sent once all that has to arrive is, and again as the loop turns elsewhere."""
+    training = TrainingStatus()
+    training.on_message(messages.Restored(1, 0, None, 0.0), 0.0)
+    training.on_message(messages.Committed(1, 12, "step-0000000012.a1", 10, 0.1, 0.1), 0.0)
+
+    training.on_message(messages.Progress(1, 11, 0, 100, 0.1, {}, None), 0.0)
+
+    assert training.step == 12
