@@ -16,10 +16,12 @@ SpentSeconds = Annotated[float, Range(0, 1e10)]  # 300 years; no attempt takes a
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """The account of a program's last attempt as it was `ago_s` seconds ago."""
+    """The account of a program's last attempt as it was `ago_s` seconds ago. `reached`: the last step known of that
+    attempt, which may be beyond that account's: its steps are no replays of its own."""
 
     status: MeterReading
     ago_s: float
+    reached: int | None = None
 
 
 class Accounts:
@@ -55,7 +57,8 @@ class Accounts:
         Its age is measured by a clock that is never set while the host runs, or, after a reboot, by the wall clock.
         """
         rows = self._select(
-            "SELECT *, (SELECT max(to_step) FROM attempts WHERE program = ?1) AS reached FROM accounts"
+            "SELECT *, (SELECT max(to_step) FROM attempts WHERE program = ?1) AS reached, (SELECT to_step FROM attempts"
+            " WHERE program = ?1 AND attempt = accounts.attempt) AS own FROM accounts"
             " WHERE program = ?1 ORDER BY attempt DESC LIMIT 1",
             program,
         )
@@ -68,7 +71,7 @@ class Accounts:
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
         status = MeterReading(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
-        return StoredAccount(status, max(0.0, ago_s))
+        return StoredAccount(status, max(0.0, ago_s), row["own"])
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
         """Seconds by what they were spent on, for each stored attempt. Raises LedgerError."""

@@ -1,6 +1,8 @@
 """The table `attempts`: which attempts there were, how far each came, how it ended; those without an end."""
 
+import os
 import sqlite3
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most
+CLOCK_TICK_S = 1.0  # two clocks are read one after the other
 _SAVED = ("done", "stopped")  # causes of ends that follow a save, as the worker says itself
 
 _INSERT_ATTEMPT = (
@@ -171,7 +174,9 @@ class AttemptTable:
             "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
             " ran_s, diagnosis) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
             " ON CONFLICT (program, attempt) DO UPDATE SET cause = ?3, text = ?4, exit_code = ?5, signal = ?6,"
-            " to_step = coalesce(?7, to_step), ended_at = ?8, ran_s = ?9, diagnosis = ?10",
+            " to_step = max(coalesce(?7, to_step), coalesce(to_step, ?7)), ended_at = CASE WHEN ?9 IS NULL"
+            " AND boot_id = ?11 AND start_time > 0 AND ?8 - started_at NOT BETWEEN 0 AND ?12 - start_time / ?13"
+            " THEN started_at + ?12 - start_time / ?13 ELSE ?8 END, ran_s = ?9, diagnosis = ?10",
             program,
             attempt,
             cause,
@@ -182,6 +187,9 @@ class AttemptTable:
             at,
             ran_s,
             None if diagnosis is None else encode_record(diagnosis),
+            self._boot_id,  # a wall clock that was set since the start would tell of hours that were none
+            time.clock_gettime(time.CLOCK_BOOTTIME) + CLOCK_TICK_S,
+            float(os.sysconf("SC_CLK_TCK")),
         )
 
     def last_attempts(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from supervisor.core.goodput import (
     STEPPING,
@@ -66,7 +67,10 @@ class GoodputRecorder(ProgramObserver):
         if self._meter is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
-            self._meter = GoodputMeter(since, MeterReading(last_attempt) if kept is None else kept.status)
+            last = MeterReading(last_attempt) if kept is None else kept.status
+            if kept is not None and last.step is not None and kept.reached is not None:
+                last = replace(last, step=max(last.step, kept.reached))
+            self._meter = GoodputMeter(since, last)
 
     def on_adopted(self, attempt: int, age_s: float) -> None:
         """The worker of an earlier daemon is alive; its messages will tell what it did meanwhile."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger import ledger as ledger_module
 from supervisor.host.ledger import schema
@@ -59,6 +60,31 @@ def test_wanted_state_is_stored(ledger: Ledger, tmp_path: Path) -> None:
 
     with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
         assert later.wanted.wanted_programs() == {"charlm": False, "digits": True}
+
+
+@pytest.mark.parametrize("set_s", [-18000.0, 0.0, 18000.0])
+def test_an_attempt_whose_end_nobody_saw_lasted_no_longer_than_the_host_has_run(ledger: Ledger, set_s: float) -> None:
+    """Somebody sets the wall clock, by hours, while no daemon runs."""
+    ticks = int((time.clock_gettime(time.CLOCK_BOOTTIME) - 60.0) * os.sysconf("SC_CLK_TCK"))
+    ledger.attempts.attempt_started("digits", 1, 4242, ticks, time.time() - 60.0 - set_s)
+
+    ledger.attempts.attempt_ended("digits", 1, "lost", "exit status unknown", None, None, None, time.time())
+
+    (record,) = ledger.attempts.history("digits")
+    assert record.ran_s == pytest.approx(60.0, abs=3.0)
+
+
+def test_an_end_takes_no_step_back_and_the_account_knows_how_far_its_attempt_came(ledger: Ledger) -> None:
+    ledger.attempts.attempt_started("digits", 1, 4242, 77, 1000.0)
+    ledger.attempts.attempt_restored("digits", 1, None, 0)
+    ledger.attempts.attempt_progressed("digits", 1, 100)
+    ledger.accounts.store("digits", MeterReading(1, {}, TimeSpent.TRAINING, 96, 96), 0.0)
+
+    account = ledger.accounts.load_last("digits")
+    ledger.attempts.attempt_ended("digits", 1, "crash", "killed", None, 9, 98, 1050.0, 50.0)
+
+    assert account is not None and (account.reached, account.status.furthest) == (100, 100)
+    assert [record.to_step for record in ledger.attempts.history("digits")] == [100]
 
 
 def test_an_attempt_is_told_whole(ledger: Ledger) -> None:

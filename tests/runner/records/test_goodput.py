@@ -1,12 +1,16 @@
 """What the time of a program went into."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.core.program.facts import State
+from supervisor.host.ledger.accounts import StoredAccount
 from supervisor.host.ledger.ledger import Ledger
+from supervisor.protocol.wire import messages
 from supervisor.runner.records.goodput import GoodputRecorder
 
 
@@ -31,3 +35,17 @@ def test_a_program_without_an_account_has_no_categories(ledger: Ledger):
     recorder = GoodputRecorder("web", ledger, now=0.0)
 
     assert (recorder.total_s(), recorder.save()) == ({}, None)
+
+
+def test_what_an_adopted_worker_did_after_its_account_was_stored_is_no_replay(ledger: Ledger):
+    """The first reports that it made without a daemon are of steps that the ledger has, and come after a long time."""
+    recorder = GoodputRecorder("digits", ledger, now=0.0)
+    status = MeterReading(1, {}, TimeSpent.TRAINING, step=96, furthest=100)
+    recorder.start_meter(StoredAccount(status, 60.0, reached=100), 1)
+    recorder.on_adopted(1, 120.0)
+
+    for step in (97, 98, 110):
+        recorder.on_message(messages.Progress(1, step, 0, 1000, 0.1, {}, None), time.monotonic())
+
+    assert recorder.total_s()["replaying"] < 0.1
+    assert recorder.total_s()["training"] == pytest.approx(60.0, abs=5.0)
