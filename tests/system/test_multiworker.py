@@ -83,6 +83,12 @@ def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed:
             both = pair.begun(times)
             first = both[0][1]
             daemon.until_step("pair", first + moments.randint(8, 15), PATIENCE_S)
+            if times == 2:
+                daemon.until(
+                    lambda: len(selection.committed_checkpoints(tmp_path / "ckpt")) > 1,
+                    "there is one beside the one to be damaged",
+                    PATIENCE_S,
+                )
             os.kill(both[killed][0], signal.SIGKILL)
             other = both[1 - killed][0]
             daemon.until(lambda other=other: not alive(other), "the other one left", PATIENCE_S)
