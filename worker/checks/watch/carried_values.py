@@ -6,8 +6,55 @@ from dataclasses import dataclass
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
-_KINDS = ("iterator", "drawn", "data", "object", "cache", "setting", "queue", "ahead", "parts")
-"""Kinds with a remedy of their own."""
+_REMEDIES = {
+    "iterator": (
+        "no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
+        "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "
+        "name to leave_out= if it may begin anew"
+    ),
+    "drawn": (
+        "the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
+        "anew: loop over run.order({name}), which keeps the order, or keep {one} in run.state, or give the name "
+        "to leave_out= if it may differ"
+    ),
+    "data": (
+        "an epoch replaces {it} for those that follow, and a restart in these would begin with the first: choose "
+        "{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
+        "name to leave_out= if that does not matter"
+    ),
+    "object": (
+        "a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
+        "from the epoch's or the step's number, or from what is in run.state, as in "
+        '{name} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
+    ),
+    "setting": (
+        "no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
+        "head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name "
+        "to leave_out= if that is no matter"
+    ),
+    "cache": (
+        "a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
+        "that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
+        "in run.state, or give the name to leave_out= if they may differ"
+    ),
+    "parts": (
+        "a restart makes {it} as the script does first, without the parts that training has added: make {it} "
+        "whole before the run, and choose what is used from the epoch's number, or give the name to leave_out= if "
+        "that is no matter"
+    ),
+    "ahead": (
+        "what makes the data changes {it} while they are read, ahead of the steps, so no value belongs to a step, "
+        "and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
+        "or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
+    ),
+    "queue": (
+        "no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "
+        "read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry from the "
+        "step's number; of one that only the loop fills, keep list({name}.queue) in run.state, or give the name "
+        "to leave_out= if it may begin anew"
+    ),
+}
+"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`: the first one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,75 +71,21 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
     groups: dict[tuple[bool, str], list[CarriedValue]] = {}
     for value in named:
-        kind = value.kind if value.kind in _KINDS else "attribute" if "." in value.path else "value"
+        kind = value.kind if value.kind in _REMEDIES else "attribute" if "." in value.path else "value"
         groups.setdefault((value.is_library, kind), []).append(value)
     return [Finding(value.text, _remedy(group)) for group in groups.values() for value in group]
 
 
 def _remedy(group: Sequence[CarriedValue]) -> str:
-    first, it = group[0], "it" if len(group) == 1 else "them"
-    one = "it" if len(group) == 1 else "each"
+    first, it, one = group[0], *(("it", "it") if len(group) == 1 else ("them", "each"))
     name = short_name(first.path)
     if first.is_library:
         return (
             f"the loop of a library carries {it} from step to step, and no checkpoint has {one}: write "
             f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
         )
-    if first.kind == "iterator":
-        return (
-            f"no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
-            f"or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "
-            f"name to leave_out= if it may begin anew"
-        )
-    if first.kind == "drawn":
-        return (
-            f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
-            f"anew: loop over run.order({name}), which keeps the order, or keep {one} in run.state, or give the name "
-            f"to leave_out= if it may differ"
-        )
-    if first.kind == "data":
-        return (
-            f"an epoch replaces {it} for those that follow, and a restart in these would begin with the first: choose "
-            f"{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
-            f"name to leave_out= if that does not matter"
-        )
-    if first.kind == "object":
-        return (
-            f"a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
-            f"from the epoch's or the step's number, or from what is in run.state, as in "
-            f'{name} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
-        )
-    if first.kind == "setting":
-        return (
-            f"no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
-            f"head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name "
-            f"to leave_out= if that is no matter"
-        )
-    if first.kind == "cache":
-        return (
-            f"a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
-            f"that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
-            f"in run.state, or give the name to leave_out= if they may differ"
-        )
-    if first.kind == "parts":
-        return (
-            f"a restart makes {it} as the script does first, without the parts that training has added: make {it} "
-            f"whole before the run, and choose what is used from the epoch's number, or give the name to leave_out= if "
-            f"that is no matter"
-        )
-    if first.kind == "ahead":
-        return (
-            f"what makes the data changes {it} while they are read, ahead of the steps, so no value belongs to a step, "
-            f"and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
-            f"or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
-        )
-    if first.kind == "queue":
-        return (
-            f"no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "
-            f"read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry from the "
-            f"step's number; of one that only the loop fills, keep list({name}.queue) in run.state, or give the name "
-            f"to leave_out= if it may begin anew"
-        )
+    if first.kind in _REMEDIES:
+        return _REMEDIES[first.kind].format(it=it, one=one, name=name)
     kept = f'keep {one} in run.state["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"
