@@ -102,11 +102,12 @@ def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:
 
 
 def _on_a_device(part: Any, strategy: tf.distribute.Strategy) -> Any:
-    """TensorFlow reduces a tensor to the device on which it lies, and the result of Keras' Sum names none."""
-    if not isinstance(part, tf.Tensor) or part.device:
+    """TensorFlow reduces a value to the device on which it lies. The result of Keras' Sum names none, and a variable of
+    Keras, such as optimizer.iterations, or a number of Python has none."""
+    if isinstance(part, tf.distribute.DistributedValues) or getattr(part, "device", ""):
         return part
     with tf.device(strategy.extended.worker_devices[0]):
-        return tf.identity(part)
+        return tf.identity(tf.convert_to_tensor(part))
 
 
 def _dtype_of(part: Any) -> Any:
