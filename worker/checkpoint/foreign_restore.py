@@ -95,7 +95,7 @@ def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str
         held = ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items())[:MAX_NAMED])
         raise _unfit(prefix, f"it does not hold {', '.join(bare[:MAX_NAMED])}; it holds {held}")
     for optimizer in extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer):
-        optimizer.iterations.assign(step)
+        set_iterations(optimizer, step)
         slots, without = _slots(optimizer, placed, shapes)
         placed, here = [*placed, *slots], [*here, *without]
     for variable, name in placed:
@@ -119,6 +119,15 @@ def _names_of(variable: Any) -> list[str]:
     """The names that a variable may have in TF1: its path and the ends of it; the longest first."""
     parts = variable.path.split("/")
     return ["/".join(parts[first:]) for first in range(len(parts))]
+
+
+def set_iterations(optimizer: Any, step: int) -> None:
+    """Has an optimizer go on from so many updates; one that accumulates gradients counts batches."""
+    batches = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+    counter = optimizer.iterations
+    if batches > 1:
+        counter = next(variable for variable in optimizer.variables if variable.name == "iteration")
+    counter.assign(step * batches)
 
 
 def _slots(

@@ -40,7 +40,7 @@ def prepare_model(model: Any, strategy: tf.distribute.Strategy | None) -> None:
         return
     keras_internals.average_logs_over_workers()
     if model.optimizer is not None:
-        _require_scope(model, [model.optimizer.iterations], "its optimizer", strategy)
+        _require_scope(model, model.optimizer.variables, "its optimizer", strategy)
     if model.jit_compile:
         raise ValueError(
             f"cannot fit on {workers} workers with jit_compile=True: on CPUs, XLA has none of the operations by which "

@@ -15,6 +15,7 @@ from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Failed, Go, Restored
 from tests.places import BUNDLES
 from tests.worker.daemon_end import DaemonEnd
+from worker.checkpoint.foreign_restore import set_iterations
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -160,3 +161,12 @@ def test_objects_under_other_names_are_no_start(
         pass
 
     assert "under the same names" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accumulated", [None, 4])
+def test_optimizer_goes_on_from_the_number_of_its_updates(accumulated: int | None) -> None:
+    optimizer = tf.keras.optimizers.Adam(gradient_accumulation_steps=accumulated)
+
+    set_iterations(optimizer, 7)
+
+    assert int(optimizer.iterations) == 7

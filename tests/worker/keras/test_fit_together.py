@@ -25,7 +25,7 @@ ROWS = (
     "dataset in steps", "shuffled", "weighed dataset", "PyDataset", "PyDataset with workers", "PyDataset with noise",
     "validated on a shuffled dataset", "validated on a PyDataset", "generator", "endless generator", "generator object",
     "Examples", "of unknown length", "of unknown length in steps", "made for each epoch", "callbacks of Keras",
-    "stopped by one", "steps of its own", "averages and metrics", "eager", "half precision and accumulated gradients",
+    "stopped by one", "steps of its own", "averages and metrics", "eager", "half precision",
     "validated now and then",
 )  # fmt: skip
 SOME = ("callbacks of Keras",)
