@@ -104,7 +104,7 @@ def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:
 def _on_a_device(part: Any, strategy: tf.distribute.Strategy) -> Any:
     """TensorFlow reduces a value to the device on which it lies. The result of Keras' Sum names none, and a variable of
     Keras, such as optimizer.iterations, or a number of Python has none."""
-    if isinstance(part, tf.distribute.DistributedValues) or getattr(part, "device", ""):
+    if isinstance(part, tf.distribute.DistributedValues) or getattr(part, "device", None):
         return part
     with tf.device(strategy.extended.worker_devices[0]):
         return tf.identity(tf.convert_to_tensor(part))
