@@ -26,7 +26,7 @@ def undisturbed_record(last: int, took_s: float) -> RunRecord:
     """What is known of a run that was only seen to end at a step: its steps, as if all took as long."""
     stride = max(1, last // MOST_STEPS)
     steps = sorted({*range(stride, last, stride), last})
-    lines = (StepDone(1, step, took_s * step / last, 0, 0) for step in steps)
+    lines = (StepDone(1, step, took_s * step / max(1, last), 0, 0) for step in steps)
     return RunRecord((Begun(1, 0, KIND, ""), *lines))
 
 

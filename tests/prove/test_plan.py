@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from supervisor.protocol.proof import KillPlace
 from supervisor.prove import plan
+from supervisor.prove.outside import MOST_STEPS, undisturbed_record
 from supervisor.prove.plan import ProofOptions, TrainedSoFar
 
 LENGTHS = st.integers(3, 3000)
@@ -96,3 +97,11 @@ def test_saves_are_between_kills(last: int, count: int, step_s: float):
 def test_a_killed_run_may_train_longer_only_if_the_script_ends_it():
     assert plan.end_of_killed_run(100, is_whole=True) > 100
     assert plan.end_of_killed_run(100, is_whole=False) == 100
+
+
+@pytest.mark.parametrize("last", [0, 1, 1_000_000])
+def test_record_of_a_run_that_was_only_seen_to_end_has_its_last_step(last: int):
+    record = undisturbed_record(last, 10.0)
+
+    assert record.last == last
+    assert len(record.steps) <= 2 * MOST_STEPS
