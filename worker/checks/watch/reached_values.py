@@ -14,7 +14,7 @@ from typing import Any
 from worker.checks.reachability import MAX_OBJECTS
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
-from worker.checks.watch.referents import Part, Setting, parts_of
+from worker.checks.watch.referents import Default, Part, Setting, parts_of
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
 
@@ -53,7 +53,7 @@ class Search:
         if (owner, binding) in self._kept.attributes:
             return
         if isinstance(value, digests.PLAIN):
-            kind = "setting" if isinstance(binding, Setting) else "value"
+            kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
             plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return

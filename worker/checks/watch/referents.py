@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from worker.checks.reachability import closure_of, globals_of, is_installed_file
+from worker.checks.watch.digests import PLAIN
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
@@ -36,6 +37,12 @@ Part = tuple[str, Any, int | None, str | None]
 
 class Setting(str):
     """The name of an attribute that a framework's object reads, and only scripts change: `rate`, `trainable`."""
+
+    __slots__ = ()
+
+
+class Default(str):
+    """The name of an attribute that an object has from its class until somebody sets it, which then is a change."""
 
     __slots__ = ()
 
@@ -105,6 +112,7 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         return
     if is_scripts_class(kind) and not of_package:
         yield kind.__name__, kind, None, None
+        yield from _defaults_of(path, value)
     if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
         yield from _parts_in_framework(path, value, framework)
     elif package_of(kind) not in sys.stdlib_module_names or kind in NAMESPACES:
@@ -121,6 +129,16 @@ def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iter
         ):
             continue
         yield f"{path}.{name}", value, id(owner), name
+
+
+def _defaults_of(path: str, value: Any) -> Iterator[Part]:
+    """The plain attributes that the script's classes give an object which has none of that name itself."""
+    held = held_attributes(value)
+    for owner in type(value).__mro__:
+        if is_scripts_class(owner):
+            for name, default in list(vars(owner).items()):
+                if isinstance(default, PLAIN) and not name.startswith("__") and name not in held:
+                    yield f"{path}.{name}", default, id(value), Default(name)
 
 
 _REQUIRES_GRAD = Setting("requires_grad")

@@ -226,6 +226,8 @@ class StepWatch:
             before = self._before.get(path)
             if before is None or before.digest == now.digest or self._is_named(path):
                 continue
+            if now.kind == "default":
+                continue  # the class has it, and its path says so
             frame = in_frames.get(path)
             is_rebound = now.identity == 0 or now.identity != before.identity
             if frame is not None and path not in frame.carried and is_rebound:

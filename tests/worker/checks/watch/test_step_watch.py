@@ -589,3 +589,35 @@ def test_sum_that_a_clock_of_a_young_host_has_shown_is_named(monkeypatch: pytest
             run.step_done()
 
     assert set(run.named) == {"total", "sums.total"}
+
+
+class Scheduled:
+    rate, decay, name = 0.01, 0.5, "plain"
+
+    def __init__(self) -> None:
+        self.name = "own"
+
+
+def test_attribute_that_an_object_had_from_its_class_until_a_step_set_it_is_named() -> None:
+    run, schedule = Run(), Scheduled()
+
+    for epoch in run.epochs(8):
+        for batch in run.batches(DATA):
+            evaluate(batch * schedule.rate * schedule.decay)
+            run.step_done()
+        if epoch == 5:
+            schedule.rate = 0.001
+
+    assert run.named == ["schedule.rate"]
+
+
+def test_attribute_of_a_class_that_changes_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduled, "decay", 0.5)
+    run, schedule = Run(), Scheduled()
+
+    for batch in run.batches(DATA):
+        evaluate(batch * schedule.rate * schedule.decay)
+        Scheduled.decay *= 0.9
+        run.step_done()
+
+    assert run.named == ["Scheduled.decay"]
