@@ -36,11 +36,11 @@ from supervisor.host.service.background import (
     drop_privileges,
     open_standard_descriptors,
 )
+from supervisor.host.service.folder_claims import claim_runtime_dir
 from supervisor.host.service.single_instance import (
     AlreadyRunning,
     SharedEnvironment,
     StateFolder,
-    claim_runtime_dir,
     pid_file,
     refuse_shared_environment,
 )

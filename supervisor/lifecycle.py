@@ -17,6 +17,7 @@ from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit, exit_status
 from supervisor.core.fleet.steps import daemon_status
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LEDGER, Ledger
@@ -24,13 +25,13 @@ from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
+from supervisor.host.service.folder_claims import keep_folders
 from supervisor.host.service.loop_errors import LoopErrors
-from supervisor.host.service.single_instance import StateFolder, keep_folders
+from supervisor.host.service.single_instance import StateFolder
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import status_line
 from supervisor.signals import SIGNALS, ExitRequest
@@ -173,7 +174,7 @@ class DaemonLifecycle:
     async def _supervise(self, parts: DaemonParts) -> None:
         """Starts or adopts the programs, waits for the request to exit, and stops them; also if starting them fails."""
         start = asyncio.create_task(self._start(parts))
-        background = BackgroundTasks(log)  # says so at once if one of these ends, which none should
+        background = BackgroundTasks(log)  # an error that ends one of these is said at once
         recall = background.start(parts.proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)

@@ -23,11 +23,11 @@ import structlog
 
 from supervisor.config import ConfigError
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.loop_signals import LoopSignals
 from supervisor.host.service.systemd import SystemdNotifier, host_is_shutting_down
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import status_line

@@ -70,10 +70,9 @@ def _mapped_from(iterated: ast.expr, numbers: ast.Call, start: str) -> str | Non
     on; None for anything else."""
     if not isinstance(iterated, ast.Call) or numbers not in iterated.args[1:] or len(numbers.args) > 2:
         return None
-    first = (
-        "" if len(numbers.args) == 1 or ast.unparse(numbers.args[0]) == "0" else f"{ast.unparse(numbers.args[0])} + "
-    )
-    later = f"range({first}{start}, {ast.unparse(numbers.args[-1])})"
+    *first, end = map(ast.unparse, numbers.args)
+    begin = start if first in ([], ["0"]) else f"{first[0]} + {start}"
+    later = f"range({begin}, {end})"
     arguments = [later if part is numbers else ast.unparse(part) for part in iterated.args]
     arguments += [ast.unparse(part) for part in iterated.keywords]
     return f"{ast.unparse(iterated.func)}({', '.join(arguments)})"

@@ -74,7 +74,7 @@ def without_symbolic_build(model: Any) -> Iterator[None]:
 def average_logs_over_workers() -> None:
     """Has Keras average over all replicas what a step returns, if several workers train together.
 
-    It asks for a mean over the first axis, which the value of a metric does not have (keras issue 20585).
+    Its own fails: it asks for a mean over the first axis, which the value of a metric does not have.
     """
     reduce_alone = _trainers.reduce_per_replica
     if getattr(reduce_alone, "averages_over_workers", False):

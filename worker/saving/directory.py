@@ -56,6 +56,12 @@ class OpenedDirectory:
             self.record.remember(name, step)
 
 
+_NEEDS_SHARED_FOLDER = (
+    "cannot train with checkpoint_dir_shared = false: only worker.Run and worker.keras.fit on several workers save so; "
+    "delete that line and use a folder that all nodes see"
+)
+
+
 def open_checkpoint_directory(
     attempt: Attempt, directory: Path, *, restores_memory: bool = False, has_parts: bool = False
 ) -> OpenedDirectory:
@@ -69,12 +75,7 @@ def open_checkpoint_directory(
     no checkpoint verifies, CHECKPOINT_UNFIT.
     """
     if attempt.launch.generation is not None and not attempt.launch.checkpoint_dir_shared and not has_parts:
-        remedy = "delete that line and use a folder that all nodes see"
-        attempt.exit_with_error(
-            WorkerExit.BAD_LAUNCH,
-            f"cannot train with checkpoint_dir_shared = false: only worker.Run and worker.keras.fit on several workers "
-            f"save so; {remedy}",
-        )
+        attempt.exit_with_error(WorkerExit.BAD_LAUNCH, _NEEDS_SHARED_FOLDER)
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
     record = source = memory = None

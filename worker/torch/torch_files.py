@@ -41,9 +41,8 @@ class TorchFiles:
         self.data_state: Callable[[], Any] = lambda: None
         """The state of what the run reads, besides the position in it."""
         self._can_copy = True
-        self._forms = {
-            name: _form_of(part, part.state_dict()) for name, part in parts.items()
-        }  # as the script makes them
+        self._forms = {name: _form_of(part, part.state_dict()) for name, part in parts.items()}
+        """As the script makes the parts."""
         self._named_unloadable: frozenset[str] = frozenset()
         self._checks_finite = False
         self._expected_not_finite: frozenset[str] = frozenset()

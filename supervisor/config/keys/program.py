@@ -171,7 +171,7 @@ class ProgramConfig(HookKeys):
         "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
-    stopsignal: Annotated[signal.Signals, parsed_by(texts.stop_signal)] = key(
+    stopsignal: Annotated[signal.Signals, parsed_by(texts.signal_of)] = key(
         signal.SIGTERM, "Signal that asks it to exit; a job flushes first.", shown="TERM"
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(

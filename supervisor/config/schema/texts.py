@@ -107,7 +107,7 @@ def absolute_path(text: str, folder: str) -> str:
     return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))  # noqa: PTH100, PTH111, PTH118 - text
 
 
-def stop_signal(text: str) -> signal.Signals:
+def signal_of(text: str) -> signal.Signals:
     """A signal by its name, with or without SIG, or by its number."""
     name = text.upper()
     try:

@@ -8,13 +8,13 @@ import structlog
 from supervisor.config import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.control.base.errors import Code, CommandError
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs

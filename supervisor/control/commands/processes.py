@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from typing import Annotated
 
-from supervisor.config.schema.texts import stop_signal
+from supervisor.config.schema.texts import signal_of
 from supervisor.control.base.context import CommandContext, ProgramName, find_program
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.host.logs.messages import Rotation
@@ -50,7 +50,7 @@ async def send_signal(context: CommandContext, request: SignalRequest) -> Signal
     """Sends a signal, by name or number, to a program's process."""
     runner = find_program(context, request.name)
     try:
-        number = stop_signal(request.signal)
+        number = signal_of(request.signal)
     except ValueError as error:
         raise CommandError(Code.BAD_SIGNAL, f"the signal {error}") from error
     if not runner.current.send_signal(number):

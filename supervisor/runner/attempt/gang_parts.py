@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.mirror.client import MirrorError
 from supervisor.protocol.checkpoints.manifest import StoredFile
 from supervisor.protocol.gang import GangMessage, PartCommitted, PartMessage, PartUploaded, Restore, UploadPart
-from supervisor.runner.attempt.background import BackgroundTasks
 
 log = structlog.get_logger()
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.user_folders.folder_removal import remove_soon
-from supervisor.runner.attempt.background import BackgroundTasks
 
 WRITTEN_WITHIN_S = 60.0  # a ledger that takes longer does not work; then the next end removes the folder
 

@@ -7,7 +7,7 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import Event
-from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords

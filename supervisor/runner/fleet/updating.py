@@ -291,10 +291,8 @@ async def _retire_for_update(runner: Runner, new: ProgramConfig | None) -> Updat
     """Flushes and stops a program, whose section changes; what is said of that."""
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     attempt, was_alive = runner.attempt, runner.state in ALIVE
-    leaves_memory = keeps_memory(runner.config, new)
-    await retire(
-        runner, "update", leaves_memory=leaves_memory, needs_mirror=moves(runner, new)
-    )  # from there it is fetched
+    # into another directory, checkpoints are fetched from the mirror
+    await retire(runner, "update", leaves_memory=keeps_memory(runner.config, new), needs_mirror=moves(runner, new))
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")

@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.mirror.hold import RunHold
 
 WATCH_S = 8.0  # between two looks at the epochs: with SILENT_S, what happens there is known within 15 s

@@ -19,11 +19,11 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events, notice_plan
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorError, RunFenced
 from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 from supervisor.protocol.wire import messages as worker_messages
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.asking import MirrorStatus, client_of
 from supervisor.runner.mirror.epoch_watch import EpochWatch

@@ -21,7 +21,7 @@ from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import CheckpointSelected, DeadlinePassed, Event, SelectionFailed, WorkerExited
 from supervisor.core.program.facts import State
-from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.host.background_tasks import BackgroundTasks
 
 LATE_S = 0.1  # of a timer: after that, the event loop may not have looked at its descriptors (selectors, PEP 475)
 

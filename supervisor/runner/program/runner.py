@@ -13,12 +13,12 @@ from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.core.standby.facts import StandbyKind
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.launching import standby_kind_of
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services

@@ -17,11 +17,11 @@ from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
 from supervisor.core.program.facts import State
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs

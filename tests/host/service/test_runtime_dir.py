@@ -9,13 +9,8 @@ import pytest
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes import marks
-from supervisor.host.service.single_instance import (
-    OWNER,
-    AlreadyRunning,
-    StateFolder,
-    claim_runtime_dir,
-    keep_folders,
-)
+from supervisor.host.service.folder_claims import OWNER, claim_runtime_dir, keep_folders
+from supervisor.host.service.single_instance import AlreadyRunning, StateFolder
 from tests.waiting import wait_until_async
 
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from supervisor.config import load_config
 from supervisor.core.program.effects import SalvageMemory
 from supervisor.core.program.events import CopiesHeld, Event, MemoryOffer, MemorySalvaged
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.wire.messages import Committed, FromWorker, Hello, MemoryCopies, Restored
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.memory_tier.holder import MemoryHolder

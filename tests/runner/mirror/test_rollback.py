@@ -12,11 +12,11 @@ import structlog
 from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint, SendGo
 from supervisor.core.program.events import CheckpointMirrored, CheckpointOutdated, CheckpointSelected, Event
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.wire.messages import Committed, Progress
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.checkpoints.selector import CheckpointSelector

@@ -23,6 +23,7 @@ from supervisor.core.program.events import (
     StartRequested,
 )
 from supervisor.core.program.facts import Policy
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, StatedReason
@@ -31,7 +32,6 @@ from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.gang import Restore, SeenDivergence, UploadPart
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.wire.messages import PartsWritten, Progress
-from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.checkpoints.selector import CheckpointSelector

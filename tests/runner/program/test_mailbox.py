@@ -10,7 +10,7 @@ import structlog
 from supervisor.core.job import Job
 from supervisor.core.program.events import Event, SelectionFailed, StopRequested, WorkerExited
 from supervisor.core.program.facts import Policy
-from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.runner.program.mailbox import Mailbox
 
 FIRST, SECOND = WorkerExited(1, 1), WorkerExited(2, 1)

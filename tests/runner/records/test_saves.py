@@ -64,7 +64,7 @@ async def saved(saves: SaveDurations, job: str, directory: Path, save_s: float, 
     found = SavedCheckpoint(directory, name, None, tell_nobody)
     saves.record_save(job, 1, directory, save_s, now, since=since, checkpoint=found)
     await asyncio.sleep(0)
-    await wait_until_async(lambda: saves._sizes[job].measured)  # also of what is not there
+    await wait_until_async(lambda: saves._jobs[job].sizes)  # also of what is not there
 
 
 @pytest.mark.parametrize("claim_s", [1000.0, 1e18])
@@ -111,12 +111,12 @@ async def test_holes_links_and_other_names_are_no_bytes(tmp_path: Path):
 async def test_job_that_an_update_moves_to_another_disk_is_planned_for_there(tmp_path: Path):
     saves = SaveDurations()
     saves.record_save("digits", 1, tmp_path, 4.0, 100.0)
-    await wait_until_async(lambda: saves._disks)
+    await wait_until_async(lambda: saves._jobs["digits"].disk)
     there = Path("/dev/shm")
 
     saves.record_save("digits", 1, there, 4.0, 200.0)
-    assert not saves._disks, "it is not known yet"
-    await wait_until_async(lambda: saves._disks == {"digits": there.stat().st_dev})
+    assert saves._jobs["digits"].disk is None, "it is not known yet"
+    await wait_until_async(lambda: saves._jobs["digits"].disk == there.stat().st_dev)
 
 
 async def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path: Path):
