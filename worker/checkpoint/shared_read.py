@@ -87,7 +87,7 @@ def read_together(folder: Path, gang: Gang, rule: SharingRule, round_bytes: int 
     with contextlib.ExitStack() as stack:
         content, manifest, mine = _look_at(folder, BUFFERS * gang.size * piece_bytes)
         place, copies = Path(), list[int]()
-        if manifest is not None:
+        if manifest is not None and mine.size_bytes >= rule.least_bytes:
             try:
                 place, copies = _make_copies(stack, folder.name, content, manifest)
             except OSError as error:  # such as a full /tmp of one host
