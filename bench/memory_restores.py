@@ -54,7 +54,7 @@ def measured(size_mb: float, turns: int, folder: Path) -> dict[str, list[float]]
         select_checkpoint(folder)
         memory = MemoryCheckpoint(os.open(f"/proc/self/fd/{file.descriptor}", os.O_RDONLY), "bench", 3)
         with memory.as_folder() as place:
-            restore_checkpoint(tracked, place, 1, add_checksums=memory.add_checksums)
+            restore_checkpoint(tracked, place, 1, memory=memory)
         times["memory"].append(time.monotonic() - began)
         began = time.monotonic()
         salvage(held, SalvageRequest(folder, "bench", 3), None)

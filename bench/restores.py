@@ -146,7 +146,7 @@ def compare(size_mb: float, turns: int, directory: Path) -> dict[str, list[float
         copy = MemoryCheckpoint(os.open(f"/proc/self/fd/{memory.descriptor}", os.O_RDONLY), "bench", 1)
         record(f"{COPY} proof", began)
         with copy.as_folder() as folder:
-            restore.restore_checkpoint(tracked, folder, 1, add_checksums=copy.add_checksums)
+            restore.restore_checkpoint(tracked, folder, 1, memory=copy)
         record(COPY, began)
         read(theirs)
         began = time.perf_counter()

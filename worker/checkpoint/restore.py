@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from worker.checkpoint.snapshot import find_variables_not_finite, tensor_name
 from worker.devices.tpu import host_io_options
 from worker.internals.keras_internals import layers_of
 from worker.saving.directory import UNFIT_REMEDY, Unfit
+from worker.saving.memory_checkpoint import MemoryCheckpoint
 from worker.state import extra_state
 from worker.state import state_file as state
 from worker.state.replica_values import ALONE, Place, assign_copies
@@ -99,19 +100,19 @@ def restore_checkpoint(
     replicas: int,
     own: Sequence[extra_state.OwnGenerator] = (),
     place: Place = ALONE,
-    add_checksums: Callable[[Path], None] | None = None,
+    memory: MemoryCheckpoint | None = None,
 ) -> RestoredCheckpoint:
     """Restores the verified checkpoint in `folder` into the tracked objects and the random generators.
 
     `own`: the script's own generators, in the order in which they were saved. `replicas`: those of all processes;
     `place`: of this one among them. The generators that it gets are the chief's, the per-replica values its own.
-    `add_checksums`: for a folder that was just proven and lacks those of TensorFlow, which needs them if it reads it.
+    `memory`: what `folder` shows.
 
     Raises Unfit if the program has a variable that the checkpoint does not hold: training from a half-restored state
     would look like progress. OSError or tf.errors.OpError if it can't be read.
     """
     started = time.monotonic()
-    unmatched = _restore_tracked(tracked, folder, add_checksums)
+    unmatched = _restore_tracked(tracked, folder, memory)
     try:
         host = state.parse_state((folder / layout.STATE).read_bytes())
         hidden = extra_state.extra_variables(tracked)
@@ -140,14 +141,12 @@ def require_finite(tracked: tf.train.Checkpoint, folder: Path) -> None:
         raise Unfit(f"cannot restore {folder.name}: {name}{more} is not finite; training diverged before it was copied")
 
 
-def _restore_tracked(
-    tracked: tf.train.Checkpoint, folder: Path, add_checksums: Callable[[Path], None] | None
-) -> list[str]:
+def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path, memory: MemoryCheckpoint | None) -> list[str]:
     prefix = str(folder / layout.PREFIX)
-    if restore_in_place(tracked, folder / layout.PREFIX, is_proven=add_checksums is not None):
+    if restore_in_place(tracked, folder / layout.PREFIX, proven=None if memory is None else memory.content):
         return []
-    if add_checksums is not None:
-        add_checksums(folder)
+    if memory is not None:
+        memory.add_checksums(folder)
     try:
         status = tracked.read(prefix, options=host_io_options())
         try:

@@ -8,8 +8,10 @@ has state.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,23 @@ from supervisor.protocol.tensorbundle.entry import TensorEntry
 from supervisor.protocol.tensorbundle.verify import INDEX, OBJECT_GRAPH
 from worker.checkpoint.bundle_writer import data_name
 from worker.checkpoint.checkpoint_tensors import PlainState, SnapshotImpossible, plain_state
+from worker.devices.conditions import cores
 
 LEAST_BYTES = 16 << 20  # of data files: TensorFlow's own way takes little memory and time for less
 PIECE_BYTES = 16 << 20
+MAX_THREADS = 8  # as many TensorFlow reads a checkpoint with
+
+_Memories = Mapping[str, Any]  # the bytes of each variable, as NumPy's array
 
 
 def restore_in_place(
-    tracked: tf.train.Checkpoint, prefix: Path, least_bytes: int = LEAST_BYTES, *, is_proven: bool = False
+    tracked: tf.train.Checkpoint, prefix: Path, least_bytes: int = LEAST_BYTES, proven: memoryview | None = None
 ) -> bool:
     """Restores all of it, or nothing (False) if TensorFlow has to do it.
 
-    `is_proven`: this process has just proven all bytes, which lie in memory; the index may be without checksums. Raises
-    OSError if it can't be read or a checksum is wrong; then some variables are restored.
+    `proven`: the content of the only data file, which this process has just proven: it is not read again, and the index
+    may be without checksums. Raises OSError if it can't be read or a checksum is wrong; then some variables are
+    restored.
     """
     if sum(path.stat().st_size for path in prefix.parent.glob(f"{prefix.name}.data-*")) < least_bytes:
         return False
@@ -50,19 +57,43 @@ def restore_in_place(
     memories = {key: _memory_of(variable) for key, variable in arrays.items()}
     if not all(memory is not None and len(memory) == tensors[key].size for key, memory in memories.items()):
         return False
-    with ExitStack() as files:
-        descriptors = []
-        for shard in range(shards):
-            path = prefix.with_name(data_name(prefix.name, shard, shards))
-            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            files.callback(os.close, descriptors[-1])
-        for key, variable in state.variables.items():
-            memory = memories[key] if key in memories else np.empty(tensors[key].size, np.uint8)
-            restore = _read if is_proven else _restore
-            restore(memory, tensors[key], descriptors[tensors[key].shard])
-            if key not in memories and tensors[key].size:
-                variable.assign(memory.view(variable.dtype.as_numpy_dtype)[0])
+    copied = {key: np.empty(tensors[key].size, np.uint8) for key in state.variables if key not in memories}
+    filled = memories | copied
+    with ExitStack() as stack:
+        if proven is None:
+            work = _reads(filled, tensors, [_open(prefix, shard, shards, stack) for shard in range(shards)])
+        else:
+            work = _copies(filled, tensors, np.frombuffer(proven, np.uint8))
+        threads = stack.enter_context(ThreadPoolExecutor(min(cores(), MAX_THREADS), "stepkeeper-restore"))
+        for future in [threads.submit(part) for part in work]:
+            future.result()
+    for key, memory in copied.items():
+        if tensors[key].size:
+            variable = state.variables[key]
+            variable.assign(memory.view(variable.dtype.as_numpy_dtype)[0])
     return True
+
+
+def _open(prefix: Path, shard: int, shards: int, stack: ExitStack) -> int:
+    descriptor = os.open(prefix.with_name(data_name(prefix.name, shard, shards)), os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _reads(
+    memories: _Memories, tensors: Mapping[str, TensorEntry], descriptors: list[int]
+) -> Iterator[Callable[[], None]]:
+    """What reads each tensor to where it belongs, the largest first."""
+    for key in sorted(memories, key=lambda key: -tensors[key].size):
+        yield partial(_restore, memories[key], tensors[key], descriptors[tensors[key].shard])
+
+
+def _copies(memories: _Memories, tensors: Mapping[str, TensorEntry], content: Any) -> Iterator[Callable[[], None]]:
+    """What copies each piece of a tensor to where it belongs."""
+    for key, memory in memories.items():
+        for at in range(0, tensors[key].size, PIECE_BYTES):
+            piece, begin = memory[at : at + PIECE_BYTES], tensors[key].offset + at
+            yield partial(np.copyto, piece, content[begin : begin + len(piece)])
 
 
 def _read_index(path: Path) -> tuple[int, dict[str, TensorEntry]]:
@@ -115,28 +146,17 @@ def _memory_of(variable: Any) -> Any:
     return one.reshape(-1).view(np.uint8) if is_own else None
 
 
-def _read(memory: Any, tensor: TensorEntry, descriptor: int, check: Callable[[Any], None] = lambda piece: None) -> None:
-    """Reads a tensor into the memory of its variable. `check`: gets each piece while the processor has it."""
-    done = 0
+def _restore(memory: Any, tensor: TensorEntry, descriptor: int) -> None:
+    """Reads a tensor into the memory of its variable, and compares its checksum."""
+    crc = done = 0
     while done < tensor.size:
         piece = memory[done : done + PIECE_BYTES]
         count = os.preadv(descriptor, [piece], tensor.offset + done)
         if not count:
             raise OSError(f"the file ends {tensor.size - done} bytes before {tensor.name} does")
-        check(piece[:count])
-        done += count
-
-
-def _restore(memory: Any, tensor: TensorEntry, descriptor: int) -> None:
-    """Reads a tensor, and compares its checksum."""
-    crc = 0
-
-    def add(piece: Any) -> None:
-        nonlocal crc
-        read = piece.view()
+        read = piece[:count].view()
         read.flags.writeable = False  # what the checksum's library asks for
-        crc = crc32c.extend(crc, read)
-
-    _read(memory, tensor, descriptor, add)
+        crc = crc32c.extend(crc, read)  # while the processor has it
+        done += count
     if sstable.mask(crc) != tensor.crc:
         raise OSError(f"{tensor.name} does not have the checksum in the index")

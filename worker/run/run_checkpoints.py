@@ -284,7 +284,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             replicas,
             self._state.generators,
             self._place,
-            None if memory is None else memory.add_checksums,
+            memory,
         )
         parts = ReplicaParts(folder)
         parts.complete_fit(self._state.tracked, self._place)

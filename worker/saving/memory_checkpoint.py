@@ -42,8 +42,9 @@ class MemoryCheckpoint:
         self._descriptor = descriptor
         self._copy: WholeCopy | None = None
         try:
-            memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-            self._copy = prove_newest(memory, job, attempt)
+            self.content = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            """All of the file, which is what the data files of the folder are."""
+            self._copy = prove_newest(self.content, job, attempt)
         except BaseException:
             os.close(descriptor)
             raise
@@ -54,6 +55,7 @@ class MemoryCheckpoint:
         """Lets go of the memory."""
         if self._copy is not None:
             self._copy = None
+            self.content = memoryview(b"")
             os.close(self._descriptor)
 
     @contextlib.contextmanager

@@ -83,7 +83,7 @@ def test_tensorflow_restores_the_newest_state_from_where_it_lies(dead: Worker, c
 
     memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
     with memory.as_folder() as folder:
-        restored = restore_checkpoint(dead.tracked, folder, 1, add_checksums=memory.add_checksums)
+        restored = restore_checkpoint(dead.tracked, folder, 1, memory=memory)
         manifest = read_manifest(folder)
         state = (folder / names.STATE).read_bytes()
 
@@ -103,7 +103,9 @@ def test_tensorflow_restores_the_newest_state_from_where_it_lies(dead: Worker, c
     assert not folder.exists()
 
 
-def test_a_large_state_is_read_without_checksums_that_nobody_has(tmp_path: Path) -> None:
+def test_a_large_state_is_copied_without_checksums_that_nobody_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large = tf.Variable(tf.range(2 * LEAST_BYTES // 4, dtype=tf.float32))
     tracked = tf.train.Checkpoint(large=large)
     writer = TensorFlowWriter(
@@ -117,10 +119,12 @@ def test_a_large_state_is_read_without_checksums_that_nobody_has(tmp_path: Path)
     asked: list[Path] = []
 
     memory = MemoryCheckpoint(os.open(f"/proc/self/fd/{file.descriptor}", os.O_RDONLY), "digits", 3)
-    with memory.as_folder() as folder:
-        restore_checkpoint(tracked, folder, 1, add_checksums=asked.append)
+    with memory.as_folder() as folder, monkeypatch.context() as patch:
+        patch.setattr(memory, "add_checksums", asked.append)
+        restore_checkpoint(tracked, folder, 1, memory=memory)
         assert large.numpy().tobytes() == before.tobytes()
         large.assign(tf.zeros_like(large))
+        patch.undo()
         memory.add_checksums(folder)
         tracked.read(str(folder / names.PREFIX)).assert_consumed()
 
@@ -145,7 +149,7 @@ def test_a_full_place_for_small_files_is_no_reason_not_to_restore(
 
     memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
     with memory.as_folder() as folder:
-        restore_checkpoint(dead.tracked, folder, 1, add_checksums=memory.add_checksums)
+        restore_checkpoint(dead.tracked, folder, 1, memory=memory)
 
     assert dead.count.numpy() == 10
     assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"
