@@ -205,6 +205,12 @@ PATTERNS = (
         'the loop carries it from step to step: keep it in run.state["best"]',
     ),
     Pattern(
+        "a name that is put into `run.state` in each pass, and that nothing takes from there at a start",
+        NAMED,
+        (f"{_WORKER}checks/watch/test_state_uses.py::test_a_name_that_is_put_there_and_never_taken_is_named",),
+        "nothing takes it from there",
+    ),
+    Pattern(
         "variables of each replica (SUM, MEAN, ONLY_FIRST)",
         EXACT,
         (

@@ -36,7 +36,7 @@ class CheckedLoop(IndexLoops):
         self._made_in_epoch: list[Finding] = []  # of the data
         self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
         self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
-        self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state.items)
+        self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state)
 
     def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
         """What of the loop around the first step, in `frame`, would not come back. From now on changes are watched."""

@@ -3,7 +3,7 @@
 Each answer is a text for an error or a list of findings; the run decides what follows. Imports no framework.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from worker.checks.watch.kept_values import Kept
 from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
+from worker.state.run_state import RunState
 
 MOST_NAMES = 5  # of arrays, in one message
 _PROVE = "whether a kill changes a bit, a proof of the job shows"
@@ -35,10 +36,10 @@ class LoopChecks:
         pulls: Pulls,
         exempt: Sequence[Any],
         keep: Callable[[Kept], None],
-        state: Callable[[], Iterable[tuple[str, Any]]],
+        state: RunState,
     ) -> None:
         """`run`: what the script calls. `exempt`: objects and names that may begin anew. `keep`: adds what the run's
-        checkpoints hold, besides `state`, the values of `run.state`."""
+        checkpoints hold, besides `state`."""
         self.remarks: list[str] = []
         """What the watch has to say besides its findings."""
         self._run = run
@@ -155,7 +156,7 @@ class LoopChecks:
             return []
         exempt = frozenset(map(str, self._exempt))
         changes = [
-            finding for finding in head.changes(dict(self._state())) if finding.name.partition(" ")[0] not in exempt
+            finding for finding in head.changes(self._state.held()) if finding.name.partition(" ")[0] not in exempt
         ]
         return [*changes, *([head.drawing()] if draws and head.statements and not head.asks_where else [])]
 

@@ -250,7 +250,7 @@ class Run(TrackedRun):
         roots = self._loop_checks.roots(frame)
         self._checkpoints.check_completeness(
             roots,
-            (*self._leave_out, *self.state.values()),
+            (*self._leave_out, *self.state.held().values()),
             self.step,
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],

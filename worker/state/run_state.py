@@ -52,6 +52,8 @@ class RunState(MutableMapping[str, Any]):
         """Restored states of objects that the script has not assigned yet."""
         self.order: Any = None
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
+        self.read: set[str] = set()
+        """The names whose values the script has read; since the restore, if there was one."""
         self._has_begun = False
         for name, value in (initial or {}).items():
             self[name] = value
@@ -61,6 +63,7 @@ class RunState(MutableMapping[str, Any]):
         self._has_begun = True
 
     def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -76,6 +79,7 @@ class RunState(MutableMapping[str, Any]):
         del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
+        self.read.update(self._values)
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -89,6 +93,10 @@ class RunState(MutableMapping[str, Any]):
         if not isinstance(value, type) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             return cast("HasState", value)
         return self._adapt(value)
+
+    def held(self) -> dict[str, Any]:
+        """A copy with the same values, for whoever is not the script."""
+        return dict(self._values)
 
     def keepers(self) -> dict[str, HasState]:
         """By name, what gives and takes the state of each value that is an object."""
@@ -142,6 +150,7 @@ class RunState(MutableMapping[str, Any]):
         """
         if content is None:
             return
+        self.read.clear()
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         body = json.loads(arrays.pop(_BODY).tobytes())

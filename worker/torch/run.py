@@ -185,7 +185,7 @@ class Run(FilesRun):
 
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
-        keep_parts(kept, {**self._torch_files.parts, **self.state})
+        keep_parts(kept, {**self._torch_files.parts, **self.state.held()})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))
             if all(self._plan.dataset is not part for part in self._plan.kept):
@@ -194,7 +194,7 @@ class Run(FilesRun):
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
         generators = (*saved.generators.values(), *self._own_generators)
-        kept = {f"state {name}": value for name, value in self.state.items()}
+        kept = {f"state {name}": value for name, value in self.state.held().items()}
         plan = self._plan
         known = () if plan is None else (self._loader, *plan.kept)
         missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out], known)
@@ -202,5 +202,5 @@ class Run(FilesRun):
             return missing, find_unread_loaders(roots)
         if any(plan.dataset is part for part in plan.kept):
             return missing, ()
-        known_generators = (*generators, *self.state.values(), *self._leave_out)
+        known_generators = (*generators, *self.state.held().values(), *self._leave_out)
         return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)

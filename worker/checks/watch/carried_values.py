@@ -7,6 +7,11 @@ from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
 
 _REMEDIES = {
+    "untaken": (
+        "the loop carries {it} from step to step, and puts {it} into run.state, but nothing takes {it} from there: "
+        'behind the with of the run write {name} = run.state["{name}"], or whatever {it} has there as its name, with '
+        "a first value in state=, or use the entry of run.state in place of the name"
+    ),
     "iterator": (
         "no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
         "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "

@@ -143,22 +143,6 @@ def _held_by(holder: Any) -> Iterable[Any]:
     return first_entries(held.values()) if type(held) is dict else ()
 
 
-def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
-    """Names that stand in a statement which assigns to `run.state`, or calls something of it."""
-    function = loop_source.function_of(frame.frame.f_code)
-    if function is None:
-        return frozenset()
-    names: set[str] = set()
-    for statement in loop_source.statements(function.body):
-        if isinstance(statement, ast.Assign | ast.AugAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(_is_state(part) for target in targets for part in ast.walk(target)):
-                names |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
-        elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
-            names |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
-    return frozenset(names)
-
-
 def is_replaced(name: str, value: Any, frame: LoopFrame) -> bool:
     """Whether the loops around a step assign another object to a name that is not plain, such as a function, a loss or
     an optimizer: `loss_fn = mae`, `optimizer = SGD(0.01)`. What another call returns may be the same object again."""
@@ -198,10 +182,6 @@ def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:
         module = _named_in_modules(node.value, frame)
         return getattr(module, node.attr, None) if isinstance(module, types.ModuleType) else None
     return None
-
-
-def _is_state(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.value, ast.Name | ast.Attribute)
 
 
 def is_made_from_run(name: str, frame: LoopFrame) -> bool:

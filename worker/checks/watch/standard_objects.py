@@ -51,6 +51,7 @@ def _part_of_text(buffer: io.StringIO) -> tuple[int, str]:
 
 _CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((collections.UserDict, collections.UserList, collections.UserString), lambda value: value.data),
+    (collections.ChainMap, lambda value: value.maps),
     ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _some_values),
     (array.array, digests.part_of_buffer),
     (io.BytesIO, lambda value: None if value.closed else _part_of_bytes(value)),

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from worker.checks import loop_source
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
 from worker.checks.reachability import is_data
@@ -41,11 +42,12 @@ from worker.checks.watch.loop_frames import (
     is_made_from_run,
     is_replaced,
     loop_frames,
-    names_put_into_state,
 )
 from worker.checks.watch.reached_values import Search, is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, package_of
 from worker.checks.watch.standard_objects import environment_of
+from worker.checks.watch.state_uses import Keys, names_put_into_state, takes
+from worker.state.run_state import RunState
 
 
 class StepWatch:
@@ -55,14 +57,14 @@ class StepWatch:
         self,
         keep: Callable[[Kept], None],
         exempt: Iterable[Any],
-        state: Callable[[], Iterable[tuple[str, Any]]],
+        state: RunState,
         entered: Entered | None = None,
         roots: Sequence[tuple[str, Any]] = (),
         head_draws: bool = False,
         of_data: Callable[[], Sequence[tuple[str, Any]]] = lambda: (),
     ) -> None:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
-        the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
+        `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
         code before the first epoch's batches drew random numbers. `of_data`: the script's functions and objects that
         make the data ahead of the steps."""
         self.is_cut_short = False
@@ -137,7 +139,7 @@ class StepWatch:
 
     def _kept_now(self) -> Kept:
         kept = Kept()
-        for _, value in self._state():
+        for value in self._state.held().values():
             keep_deeply(kept, value)
             keep_state_of(kept, value)
         kept.identities |= {id(item) for item in self._exempt}
@@ -151,9 +153,10 @@ class StepWatch:
         and later those that could still be a time."""
         values: list[CarriedValue] = []
         for frame in frames:
-            into_state = names_put_into_state(frame)
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
-                if name in self._named or name in into_state or self._is_exempt(name):
+                is_lost = name in into_state and self._is_never_taken(into_state[name], frames)
+                if name in self._named or (name in into_state and not is_lost) or self._is_exempt(name):
                     continue
                 if self._times.looks and name not in self._maybe_times:
                     continue
@@ -164,9 +167,11 @@ class StepWatch:
                 if is_data(value):
                     kind, is_kept = "data", any(value is item for item in self._exempt)
                 elif _is_carried_plainly(value):
-                    kind, is_time = "value", a_clock_showed(value, PROCESS_BEGAN_AT)
+                    kind, is_time = "untaken" if is_lost else "value", a_clock_showed(value, PROCESS_BEGAN_AT)
                     self._maybe_times |= {name} if is_time else set()
-                    is_kept = is_time or self._keeps(kept, name, value)
+                    is_kept = is_time or (not is_lost and self._keeps(kept, name, value))
+                elif is_lost:
+                    continue  # an object gets its state back when it is put there
                 elif is_replaced(name, value, frame):
                     is_own = package_of(type(value)) not in FRAMEWORKS  # what files hold is assigned at their restore
                     is_kept = any(value is item for item in self._exempt) or (is_own and self._keeps(kept, name, value))
@@ -177,6 +182,13 @@ class StepWatch:
                     self._named.add(name)
                     values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind))
         return findings_of(values)
+
+    def _is_never_taken(self, keys: Keys, frames: Sequence[LoopFrame]) -> bool:
+        """Whether nobody has read these entries of `run.state`, and no code in the loop's files would."""
+        if None in keys or not self._state.read.isdisjoint(keys):
+            return False
+        files = [tree for frame in frames if (tree := loop_source.module_of(frame.frame)) is not None]
+        return not any(takes(tree, key) for tree in files for key in keys if key is not None)
 
     def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
@@ -202,7 +214,7 @@ class StepWatch:
         """Whether checkpoints hold the value of a local name."""
         if id(value) in kept.identities and not isinstance(value, digests.PLAIN):
             return True
-        in_state = dict(self._state()).get(short_name(name), _NOTHING)
+        in_state = self._state.held().get(short_name(name), _NOTHING)
         return name in kept.names or (in_state is not _NOTHING and digest_of(in_state) == digest_of(value))
 
     def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
@@ -210,8 +222,8 @@ class StepWatch:
         variables = environment_of(frame.frame.f_code for frame in frames)
         roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
-            into_state = names_put_into_state(frame)
-            for name in sorted(frame.read - self._named - into_state):
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
+            for name in sorted(frame.read - self._named - into_state.keys()):
                 if "[" in name or is_made_from_run(name, frame):
                     continue
                 with contextlib.suppress(LookupError):

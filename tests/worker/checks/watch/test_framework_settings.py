@@ -90,7 +90,7 @@ def test_setting_that_a_loop_changes_is_named(loop: Callable[[Run], None], named
 
 def test_parts_of_a_model_that_grow_are_not_to_be_put_into_the_state() -> None:
     blocks, found = [tf.keras.layers.Dense(2)], list[Finding]()
-    watch = StepWatch(lambda kept: None, (), RunState().items)
+    watch = StepWatch(lambda kept: None, (), RunState())
 
     for step in range(3):
         blocks.append(tf.keras.layers.Dense(2))

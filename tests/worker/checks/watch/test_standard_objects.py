@@ -252,7 +252,7 @@ def test_model_of_a_package_that_learns_batch_by_batch_is_named() -> None:
 
 def test_queue_is_not_to_be_put_into_the_state_as_it_is() -> None:
     waiting: queue.Queue[float] = queue.Queue()
-    watch = StepWatch(lambda kept: None, (), RunState().items)
+    watch = StepWatch(lambda kept: None, (), RunState())
     found: list[Finding] = []
 
     for step in range(3):

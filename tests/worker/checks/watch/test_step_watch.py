@@ -45,7 +45,7 @@ class Run:
         self.step += 1
         if self._watch is None:
             exempt = (self, *self._exempt)
-            self._watch = StepWatch(lambda kept: None, exempt, self.state.items, of_data=lambda: self._of_data)
+            self._watch = StepWatch(lambda kept: None, exempt, self.state, of_data=lambda: self._of_data)
         found = self._watch.look(self.step, self.epoch, sys._getframe(1))
         self.named += [each.name.partition(" ")[0] for each in found]
         self.places += [each.name for each in found]
@@ -151,6 +151,16 @@ def object_made_anew_of_itself(run: Run) -> None:
         run.step_done()
 
 
+def given_to_entries(run: Run) -> None:
+    run.state["sum"] = 0.0
+    loss = rate = 1.0
+    for batch in run.batches(DATA):
+        run.state.setdefault("losses", []).append(loss)
+        run.state["sum"] += rate
+        rate, loss = rate / 2, evaluate(batch)
+        run.step_done()
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
@@ -162,6 +172,7 @@ def object_made_anew_of_itself(run: Run) -> None:
         (in_a_class, {"self.best", "self.history", "self.memory"}),
         (array_of_returns, {"returns"}),
         (object_made_anew_of_itself, {"tree"}),
+        (given_to_entries, {"rate", "loss"}),
     ],
 )
 def test_carried_value_is_named(loop: Callable[[Run], None], named: set[str]) -> None:
@@ -214,12 +225,12 @@ def made_from_the_run(run: Run) -> None:
 
 def kept_in_the_state(run: Run) -> None:
     best, losses = run.state.setdefault("best", 0.0), run.state.setdefault("losses", [])
-    top = 0.0
+    rate = run.state["lr"] if run.step else 1.0
     for batch in run.batches(DATA):
         best = max(best, batch)
         run.state["best"] = best
-        top = max(top, best)
-        run.state["highest"] = top
+        rate *= 0.5
+        run.state["lr"] = rate
         losses.append(batch)
         run.step_done()
 
@@ -282,7 +293,7 @@ def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path
     found: list[Finding] = []
 
     def step() -> None:
-        watch = StepWatch(lambda kept: None, (), RunState().items)
+        watch = StepWatch(lambda kept: None, (), RunState())
         found.extend(watch.look(1, 0, sys._getframe(1)))
         watch.close()
 
