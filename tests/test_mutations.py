@@ -48,6 +48,7 @@ from supervisor.protocol.wire.messages import TYPES
 from supervisor.runner.attempt import last_output
 from tests.fuzzing import cases, contents
 from tests.places import BUNDLES
+from worker.checks.watch.set_once import read_set_once
 from worker.devices import conditions
 from worker.progress import divergence
 from worker.state import state_file
@@ -227,6 +228,11 @@ def read_skipped(folder: Path) -> None:
         assert all(type(number) is int for batch in skipped for number in batch)
 
 
+def read_what_was_set_once(folder: Path) -> None:
+    digests = read_set_once(folder)
+    assert all(type(name) is str and type(digest) is int for name, digest in digests.items())
+
+
 def read_words(folder: Path) -> None:
     assert all(word.attempt == 1 for word in read_last_words(folder, 1))
 
@@ -342,6 +348,10 @@ INPUTS = {
         (b'{"format": 1, "left_out": [{"epoch": 0, "batch": 7, "step": 9, "reason": "nan"}]}',),
         in_file(layout.SKIPPED, read_skipped),
         (NewerFormat,),
+    ),
+    "set-once.json": Input(
+        (b'{"format": 1, "digests": {"norm.mean": "194b400d7d1d73b1", "norm.ready": "8f"}}',),
+        in_file(layout.SET_ONCE, read_what_was_set_once),
     ),
     "epoch that a folder says is held": Input(
         (HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held), (NewerFormat, DamagedRecord)

@@ -21,6 +21,7 @@ FROM_MEMORY = "memory.json"  # inside a checkpoint whose content a dead worker h
 FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epoch by which it counts
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 REPLAYED = "replayed.json"  # which checkpoints are behind steps that were trained twice with equal bits
+SET_ONCE = "set-once.json"  # what the first pass of the loop set in the script's objects, to be compared
 PARTIAL = ".partial"
 PART = ".part"  # one node's files of a checkpoint that exists in the mirror alone
 

@@ -4,8 +4,10 @@
 error, the rest is named: at the first step, or later once it is seen.
 """
 
+import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,6 +15,7 @@ from worker.checks.findings import Finding
 from worker.checks.loop_checks import LoopChecks
 from worker.checks.reachability import Root
 from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.set_once import read_set_once, write_set_once
 from worker.process.attempt import Attempt
 from worker.progress.index_loops import IndexLoops
 from worker.saving.scheduler import SaveScheduler
@@ -23,6 +26,9 @@ class CheckedLoop(IndexLoops):
     """The loops of a run, as the script has written them."""
 
     _checkpoints: SaveScheduler[Any, Any]
+    _directory: Path | None
+    _writes_directory = True
+    """Whether this process may write into it: of several that train together, one does."""
     _seeded_by_epoch = "numpy.random.default_rng(epoch)"
     """A generator that each epoch can make for itself."""
 
@@ -33,6 +39,7 @@ class CheckedLoop(IndexLoops):
         self._leave_out = leave_out
         self._numbered = False  # the script says the place of its steps itself
         self._is_checked = False  # the first step was looked at
+        self._has_begun_pass = self._has_recorded = False
         self._made_in_epoch: list[Finding] = []  # of the data
         self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
         self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
@@ -43,11 +50,36 @@ class CheckedLoop(IndexLoops):
         self._settle_head(frame)  # of a body that reads nothing of the run, with its first step
         checks = self._loop_checks
         loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
-        epoch, roots = self._position.epoch, self._watched_roots()
-        values = checks.watch_values(
-            self.step, epoch, frame, roots, self._functions_of_data, head_draws=self._head.draws
-        )
+        if not self._has_begun_pass:
+            self._begin_watch(None)
+        values = checks.watch_values(self.step, self._position.epoch, frame, head_draws=self._head.draws)
         return [*self._in_run_head, *self._made_in_epoch, *loops, *values]
+
+    def _begin_watch(self, frame: FrameType | None) -> None:
+        """The first pass of the script's loop begins in `frame`, or somewhere if that is None."""
+        self._has_begun_pass = True
+        self._loop_checks.begin_watch(frame, self._watched_roots(), self._functions_of_data, self._recorded())
+
+    def _begin_body(self, asks: FrameType | None = None) -> None:
+        super()._begin_body(asks)
+        if not self._is_checked and asks is None:
+            self._begin_watch(sys._getframe(1))
+
+    def _end_head(self) -> None:
+        super()._end_head()
+        if not self._is_checked and self._loop_checks.was_entered:
+            self._begin_watch(sys._getframe(1))
+
+    def _recorded(self) -> dict[str, int]:
+        """What the first pass has set in the processes before."""
+        return {} if self.step == 0 or self._directory is None else read_set_once(self._directory)
+
+    def _record_set_once(self) -> None:
+        """Keeps for later processes what the first pass has set."""
+        self._has_recorded, digests = True, self._loop_checks.set_once
+        if digests and self._directory is not None and self._writes_directory and digests != self._recorded():
+            with contextlib.suppress(OSError):  # a restart has less to compare
+                write_set_once(self._directory, digests)
 
     def _begin_run_head(self) -> None:
         """The script has entered the run."""
@@ -63,6 +95,8 @@ class CheckedLoop(IndexLoops):
     def _report_changed_values(self, frame: FrameType | None) -> None:
         """Names what changed since the last look and no checkpoint holds."""
         self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
+        if not self._has_recorded and self._loop_checks.set_once is not None:
+            self._record_set_once()
         while self._loop_checks.remarks:
             self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))
 

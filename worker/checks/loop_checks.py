@@ -3,7 +3,8 @@
 Each answer is a text for an error or a list of findings; the run decides what follows. Imports no framework.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -51,6 +52,7 @@ class LoopChecks:
         self._known_sites: set[tuple[CodeType, int] | None] = set()  # where `batches` is called
         self._behind_step: dict[tuple[CodeType, int], bool] = {}  # by the place of the step
         self._watch: StepWatch | None = None  # from the first step on
+        self._new_watch: StepWatch | None = None  # in the first pass
         self._has_remarked = False  # of what the watch can't see
 
     @property
@@ -183,22 +185,32 @@ class LoopChecks:
         behind = [finding for finding in changes if finding.name.partition(" ")[0] not in names]
         return [*breaks, *loops, *behind, *judge.own_numbers(names)]
 
-    def watch_values(
+    def begin_watch(
         self,
-        step: int,
-        epoch: int,
         frame: FrameType | None,
         roots: Sequence[Root],
         of_data: Callable[[], Sequence[Root]],
-        *,
-        head_draws: bool,
-    ) -> list[Finding]:
-        """The values that the loop carries and no checkpoint would hold. Called at the first step; from now on, what
-        changes is watched. `roots`: where the watch begins, besides the names of the loop. `of_data`, `head_draws`: as
-        for `StepWatch`."""
+        recorded: Mapping[str, int],
+    ) -> None:
+        """The first pass of the loop begins. `roots`: where the watch begins, besides the names of the loop. `of_data`,
+        `recorded`: as for `StepWatch`."""
         exempt = (self._run, *self._exempt)
-        self._watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, head_draws, of_data)
+        self._new_watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, recorded, of_data)
+        with contextlib.suppress(Exception):  # it inspects objects of every kind, and must not end training
+            self._new_watch.begin(frame)
+
+    def watch_values(self, step: int, epoch: int, frame: FrameType | None, *, head_draws: bool) -> list[Finding]:
+        """The values that the loop carries and no checkpoint would hold. Called at the first step; from now on, what
+        changes is watched. `head_draws`: as for `StepWatch`."""
+        assert self._new_watch is not None
+        self._watch, self._new_watch = self._new_watch, None
+        self._watch.head_draws = head_draws
         return self._watch.look(step, epoch, frame)
+
+    @property
+    def set_once(self) -> dict[str, int] | None:
+        """What the first pass has set and no later one has changed; None as long as nobody knows."""
+        return None if self._watch is None else self._watch.set_once
 
     def changed_values(self, step: int, epoch: int, frame: FrameType | None) -> list[Finding]:
         """What changed since the last look and no checkpoint holds."""

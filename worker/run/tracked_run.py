@@ -36,6 +36,7 @@ class TrackedRun(RunBase):
     ) -> None:
         gang = self._gang = collectives.gang_of(strategy)
         super().__init__(settings if gang is None or gang.is_chief else replace(settings, summaries=None))
+        self._writes_directory = gang is None or gang.is_chief
         self.strategy = strategy
         self._tracked = checkpoint
         self._generators = extra_state.check_own_generators(settings.generators)  # the script's, Keras' too

@@ -207,7 +207,7 @@ def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> t
     its way, and before each move; what it raises passes through.
     """
     check_not_held(directory)
-    belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
+    belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.SET_ONCE, layout.POINTER)
     try:
         with os.scandir(directory) as entries:
             present = [entry.name for entry in entries]

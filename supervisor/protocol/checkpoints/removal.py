@@ -99,7 +99,7 @@ def delete_partials(directory: Path, kept: str | None = None) -> list[str]:
 
     `kept`: the name of one that is being written, of the state from which this worker begins.
     """
-    replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
+    replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.SET_ONCE, layout.BATCH)
     temporary = tuple(map(durable.temporary_prefix, replaced))
     leftovers = [
         entry

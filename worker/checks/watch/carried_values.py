@@ -12,6 +12,10 @@ _REMEDIES = {
         'behind the with of the run write {name} = run.state["{name}"], or whatever {it} has there as its name, with '
         "a first value in state=, or use the entry of run.state in place of the name"
     ),
+    "once": (
+        "the first pass of the loop sets {it}, now to something else than before the restart: keep {one} in run.state, "
+        "or make {it} from what each start has, before the loop, or give the name to leave_out= if it may differ"
+    ),
     "iterator": (
         "no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
         "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "

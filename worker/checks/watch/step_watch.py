@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.instructions import stored_names
 from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
-from worker.checks.watch.look_times import LOOK_S, LookTimes
+from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.loop_frames import (
     LoopFrame,
     is_held_outside,
@@ -45,6 +45,7 @@ from worker.checks.watch.loop_frames import (
 )
 from worker.checks.watch.reached_values import Search, is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, package_of
+from worker.checks.watch.set_once import IsLost, SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.checks.watch.state_uses import Keys, names_put_into_state, takes
 from worker.state.run_state import RunState
@@ -60,12 +61,12 @@ class StepWatch:
         state: RunState,
         entered: Entered | None = None,
         roots: Sequence[tuple[str, Any]] = (),
-        head_draws: bool = False,
+        recorded: Mapping[str, int] | None = None,
         of_data: Callable[[], Sequence[tuple[str, Any]]] = lambda: (),
     ) -> None:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
-        `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
-        code before the first epoch's batches drew random numbers. `of_data`: the script's functions and objects that
+        `run.state`. `roots`: where the search begins, besides the loop's names. `recorded`: as for SetOnce.
+        `of_data`: the script's functions and objects that
         make the data ahead of the steps."""
         self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
@@ -78,7 +79,9 @@ class StepWatch:
         self._state = state
         self._entered = entered
         self._roots = roots
-        self._head_draws = head_draws
+        self.head_draws = False
+        """Whether the code before the first epoch's batches drew random numbers."""
+        self._once = SetOnce(recorded or {})
         self._data_watch = DataWatch(of_data)
         self._named: set[str] = set()
         self._before: dict[str, Reached] = {}
@@ -93,6 +96,16 @@ class StepWatch:
     def has_settled(self) -> bool:
         """Whether most of what changes has been seen to change."""
         return self._times.has_settled
+
+    def begin(self, frame: types.FrameType | None) -> None:
+        """The first pass of the loop in `frame` begins."""
+        search = Search(self._kept_now(), time.thread_time() + LOOK_S)
+        self._once.begin(search.run(self._roots_of(loop_frames(frame, self._entered))).values)
+
+    @property
+    def set_once(self) -> dict[str, int] | None:
+        """What the first pass has set and no later one has changed; None as long as nobody knows."""
+        return self._once.digests if self._times.looks >= FIRST_LOOKS else None
 
     def look(self, step: int, epoch: int, frame: types.FrameType | None) -> list[Finding]:
         """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
@@ -110,6 +123,7 @@ class StepWatch:
         search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
         if self._times.looks:
             findings += self._changed(search, kept, frames)
+        findings += self._set_otherwise(search, kept, frames)
         findings += self._changed_ahead(search, kept, started + LOOK_S)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
@@ -194,7 +208,7 @@ class StepWatch:
         """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
         middle of the epoch would draw others."""
         values = []
-        for frame in frames if self._head_draws else ():
+        for frame in frames if self.head_draws else ():
             for name in sorted(frame.read & frame.made_in_loops - frame.carried.keys() - self._named):
                 with contextlib.suppress(LookupError, TypeError):
                     value = frame.value_of(name)
@@ -232,27 +246,12 @@ class StepWatch:
 
     def _changed(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What differs from the last look, without what is kept, made anew, or the time."""
-        in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
         values: list[CarriedValue] = []
+        is_lost = self._is_lost(kept, frames)
         for path, now in search.values.items():
             before = self._before.get(path)
-            if before is None or before.digest == now.digest or self._is_named(path):
+            if before is None or before.digest == now.digest or not is_lost(now, before):
                 continue
-            if now.kind == "default":
-                continue  # the class has it, and its path says so
-            frame = in_frames.get(path)
-            is_rebound = now.identity == 0 or now.identity != before.identity
-            if frame is not None and path not in frame.carried and is_rebound:
-                continue  # each pass of a loop makes it anew
-            if kept.has(now) or self._is_exempt(path) or self._is_time(now.value):
-                continue
-            if frame is None and now.binding is not None:
-                is_target = any(
-                    now.binding in loop_frame.attribute_targets | loop_frame.attributes_set_in_heads
-                    for loop_frame in frames
-                )
-                if is_target or (self._order is not None and self._order.made_anew(now.binding)):
-                    continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
             carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
             name = path if carrying is None else root
@@ -261,6 +260,45 @@ class StepWatch:
             self._named.add(name)
             place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
+        return findings_of(values)
+
+    def _is_lost(self, kept: Kept, frames: Sequence[LoopFrame]) -> IsLost:
+        """Tells of what has changed, and what it was, whether it is neither kept, nor made anew, nor the time."""
+        in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
+
+        def is_lost(now: Reached, before: Reached | None) -> bool:
+            path = now.path
+            if now.kind == "default" or self._is_named(path):
+                return False  # the class has it, and its path says so
+            frame = in_frames.get(path)
+            is_rebound = before is None or now.identity == 0 or now.identity != before.identity
+            if frame is not None and path not in frame.carried and is_rebound:
+                return False  # each pass of a loop makes it anew
+            if kept.has(now) or self._is_exempt(path) or self._is_time(now.value):
+                return False
+            if frame is not None or now.binding is None:
+                return True
+            if any(now.binding in loop.attribute_targets | loop.attributes_set_in_heads for loop in frames):
+                return False
+            # each step assigns it before it reads it, as far as the watched step has shown
+            return self._order is None or not self._order.made_anew(now.binding)
+
+        return is_lost
+
+    def _set_otherwise(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
+        """What the first pass has set to something else than in the processes before."""
+        is_lost = self._is_lost(kept, frames)
+        if self._times.looks == 0:
+            self._once.first(search.values, is_lost)
+            return []
+        self._once.later(search.values, is_lost)
+        if self._times.looks != FIRST_LOOKS - 1:
+            return []
+        values = []
+        for now in self._once.differing(search.values, is_lost):
+            self._named.add(now.path)
+            place = self._place_of(now, frames) or "set in the first pass"
+            values.append(CarriedValue(now.path, f"{now.path} ({place})", False, "once"))
         return findings_of(values)
 
     def _rebound(self, frames: Sequence[LoopFrame]) -> list[Finding]:

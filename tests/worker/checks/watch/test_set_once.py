@@ -1,0 +1,133 @@
+"""What the first pass of a loop sets, and a restart sets otherwise, is named; what comes out the same is not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from supervisor.protocol import layout
+from supervisor.protocol.wire.launch import Launch
+from tests.worker.histories import Died, History
+from worker.checks.watch.kept_values import Reached
+from worker.checks.watch.set_once import SetOnce, read_set_once, write_set_once
+from worker.files import FilesRun
+
+
+class Normalizer:
+    """Learns from the first batch that it sees."""
+
+    seen = 0
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+        self.weights: np.ndarray | None = None
+        self.last = 0.0
+
+    def normalize(self, value: float) -> float:
+        if self.mean is None:
+            self.mean, self.weights = value, np.ones(2)
+        self.last = value
+        return value - self.mean
+
+
+class Epochs:
+    """Does something in the first epoch alone."""
+
+    def __init__(self) -> None:
+        self.warm = False
+        self.begun = False
+
+    def begin(self, epoch: int) -> None:
+        self.begun = True
+        if epoch == 0:
+            self.warm = True
+
+
+def train(directory: Path, dies_at: int, normalizer: Normalizer, epochs: Epochs) -> None:
+    with FilesRun(History(), directory=directory, interval="1 steps") as run:
+        for epoch in run.epochs(3):
+            epochs.begin(epoch)
+            for number in run.range(4):
+                loss = normalizer.normalize(10.0 * epoch + number)
+                if run.step == dies_at:
+                    raise Died
+                run.step_done(loss=loss + epochs.warm)
+
+
+@pytest.fixture(autouse=True)
+def _attempt(begin: Callable[[Launch], None]) -> None:
+    begin(Launch())
+
+
+def killed(directory: Path, dies_at: int) -> None:
+    with pytest.raises(Died):
+        train(directory, dies_at, Normalizer(), Epochs())
+
+
+def test_what_the_first_batch_set_and_another_one_sets_otherwise_is_named_after_the_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    killed(tmp_path / "job", 4)
+    assert "cannot resume exactly" not in capfd.readouterr().err
+    assert read_set_once(tmp_path / "job").keys() == {"normalizer.mean", "normalizer.weights"}
+
+    train(tmp_path / "job", -1, Normalizer(), Epochs())
+
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
+    assert "normalizer.mean (test_set_once.py:" in said
+    assert "sets it, now to something else than before the restart" in said
+    assert "weights" not in said
+
+
+def test_what_is_set_to_the_same_again_is_not_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path / "job", 3)
+    again = Normalizer()
+    again.normalize(0.0)
+    train(tmp_path / "job", -1, again, Epochs())
+
+    assert "cannot resume exactly" not in capfd.readouterr().err
+
+
+def reached(path: str, digest: int, kind: str = "value", owner: int = 1) -> Reached:
+    return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2])
+
+
+def seen(*values: Reached) -> dict[str, Reached]:
+    return {value.path: value for value in values}
+
+
+def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> None:
+    once = SetOnce({})
+    once.begin(seen(reached("a.same", 1), reached("a.set", 1), reached("a.then_changed", 1), reached("a.anew", 1)))
+    now = seen(
+        reached("a.same", 1), reached("a.set", 2), reached("a.then_changed", 2), reached("a.anew", 2),
+        reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("a.list", 3, kind="container"),
+    )  # fmt: skip
+    once.first(now, lambda value, before: True)
+    assert once.digests == {"a.set": 2, "a.then_changed": 2, "a.anew": 2, "a.new": 3}
+
+    once.later(now | seen(reached("a.then_changed", 9)), lambda value, before: value.path != "a.anew")
+
+    assert once.digests == {"a.set": 2, "a.new": 3}
+
+
+def test_a_value_that_differs_is_told_at_each_restart_and_the_first_one_stays_recorded() -> None:
+    once = SetOnce({"a.mean": 1, "a.gone": 1, "a.same": 5})
+    once.begin(seen(reached("a.mean", 0)))
+    now = seen(reached("a.mean", 2), reached("a.same", 5))
+    once.first(now, lambda value, before: True)
+
+    assert [value.path for value in once.differing(now, lambda value, before: True)] == ["a.mean"]
+    assert once.differing(now, lambda value, before: False) == []
+    assert once.digests == {"a.mean": 1, "a.gone": 1, "a.same": 5}
+
+
+def test_record_comes_back_and_whatever_else_is_there_is_none(tmp_path: Path) -> None:
+    write_set_once(tmp_path, {"a.mean": (1 << 64) - 1, "b": 0})
+    assert read_set_once(tmp_path) == {"a.mean": (1 << 64) - 1, "b": 0}
+
+    (tmp_path / layout.SET_ONCE).write_text('{"format": 2, "digests": {"b": "0"}}')
+    assert read_set_once(tmp_path) == {}
+    (tmp_path / layout.SET_ONCE).unlink()
+    assert read_set_once(tmp_path) == {}

@@ -1,0 +1,85 @@
+"""Values that the first pass of a loop sets and no later one changes, such as the mean of the first batch.
+
+They do not change from one step boundary to the next, so comparing those tells nothing of them: a restart sets them in
+its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
+the same, a flag or a table, and nobody wants to hear of these. So a job's directory keeps what they were, and the first
+steps after a restart compare: what differs is named.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.formats import NewerFormat, check_format
+from worker.checks.watch.kept_values import Reached
+
+FORMAT = 1
+MOST_VALUES = 1000
+MAX_BYTES = 1 << 20
+KINDS = ("value", "array")  # whose digest is the same in every process
+
+Values = Mapping[str, Reached]
+IsLost = Callable[[Reached, Reached | None], bool]
+"""Whether a value, which was another before the pass, would not come back after a restart."""
+
+
+class SetOnce:
+    """Those of one process. Call `begin`, then `first` and `later` with what is seen at the steps."""
+
+    def __init__(self, recorded: Mapping[str, int]) -> None:
+        """`recorded`: by name, what they were in the processes before."""
+        self._recorded = recorded
+        self._before: Values | None = None
+        self._digests: dict[str, int] = {}
+
+    def begin(self, values: Values) -> None:
+        """What there is before the first pass."""
+        self._before = values
+
+    def first(self, values: Values, is_lost: IsLost) -> None:
+        """What there is at the end of the first pass."""
+        before, self._before = self._before or {}, None
+        owners = {reached.owner for reached in before.values()}
+        for path, now in values.items():
+            was = before.get(path)
+            is_new = now.owner in owners if was is None else was.digest != now.digest
+            if is_new and now.kind in KINDS and now.binding is not None and is_lost(now, was):
+                self._digests[path] = now.digest
+
+    def later(self, values: Values, is_lost: IsLost) -> None:
+        """What there is at the end of another pass."""
+        for path in list(self._digests):
+            now = values.get(path)
+            if now is None or now.digest != self._digests[path] or not is_lost(now, now):
+                del self._digests[path]
+
+    @property
+    def digests(self) -> dict[str, int]:
+        """By name, what they were in the first process that set them."""
+        return {**self._digests, **self._recorded}
+
+    def differing(self, values: Values, is_lost: IsLost) -> list[Reached]:
+        """Those that are others than in the processes before."""
+        return [
+            now
+            for path, digest in self._recorded.items()
+            if (now := values.get(path)) is not None and now.digest != digest and is_lost(now, now)
+        ]
+
+
+def read_set_once(directory: Path) -> dict[str, int]:
+    """What a job's directory keeps; nothing if the file is missing or is none that this version can read."""
+    try:
+        body = json.loads(durable.read_file(directory / layout.SET_ONCE, MAX_BYTES))
+        check_format(body, FORMAT, layout.SET_ONCE)
+        return {str(name): int(digest, 16) for name, digest in body["digests"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, NewerFormat, RecursionError):
+        return {}
+
+
+def write_set_once(directory: Path, digests: Mapping[str, int]) -> None:
+    """Raises OSError."""
+    some = {name: f"{digest:x}" for name, digest in sorted(digests.items())[:MOST_VALUES]}
+    content = json.dumps({"format": FORMAT, "digests": some}, indent=1) + "\n"
+    durable.write_file(directory / layout.SET_ONCE, content.encode())
