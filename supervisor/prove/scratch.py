@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
+from supervisor.config.schema.quantities import UNLIMITED
 from supervisor.protocol.proof_plan import WRITTEN
 from supervisor.protocol.wire import launch
 
@@ -79,11 +80,14 @@ def _is_set(model: object, name: str) -> bool:
 
 
 def _text(value: object) -> str:
+    """A value as the configuration may have it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):
         return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and value < 1e6 else str(value)
+    if isinstance(value, float) and value < 1e-4:  # of which str() makes 1e-05, which is no length of time
+        return f"{value:.9f}"
+    return "unlimited" if value == UNLIMITED else str(value)
 
 
 class Scratch:
@@ -182,7 +186,7 @@ class RunFolder:
             launch.PROOF: str(self.proof),
         }
         keys = {
-            **job.keys,
+            **{name: _plain(value) for name, value in job.keys.items()},
             "command": " ".join(map(_word, job.command)),
             "directory": _plain(str(job.directory)),
             "environment_file": _plain(str(self.path / "environment")),

@@ -92,3 +92,30 @@ def test_workers_of_a_proof_write_their_shares_as_those_of_the_job(tmp_path: Pat
 
     assert again.job is not None
     assert (again.job.workers, again.job.save_shards) == (2, "always")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "limit_nofile = unlimited",
+        "limit_memlock = unlimited",
+        "limit_core = unlimited",
+        "gpu_wait = 0.000001",
+        "loss_spike = 1e300",
+        "initial_checkpoint = /archive/100%%/model.ckpt-1200",
+        "restore_from_jobs = before%%after, other",
+    ],
+)
+def test_a_setting_of_the_job_is_that_of_its_proof(tmp_path: Path, line: str):
+    file = tmp_path / "train.conf"
+    file.write_text(f"[supervisord]\n[program:digits]\ncommand = python train.py\ncheckpoint_dir = /ck\n{line}\n")
+    (program,) = load_config(file, {}).programs.values()
+
+    with Scratch(tmp_path, None, keep=False) as scratch:
+        run = scratch.run_folder("undisturbed")
+        run.write_configuration(job_of(program, tmp_path), 7, restarts=0)
+        (again,) = load_config(run.configuration, {}).programs.values()
+
+    name = line.partition(" ")[0]
+    settings = [part if hasattr(part, name) else part.job for part in (program, again)]
+    assert getattr(settings[1], name) == getattr(settings[0], name)
