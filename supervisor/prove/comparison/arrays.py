@@ -93,7 +93,7 @@ def _values(path: Path) -> dict[str, Value]:
         return {}
     arrays = read_arrays(path)
     body = _read_json(arrays[_BODY])
-    values = {
+    values: dict[str, Value] = {
         f'run.state["{name}"]': (saved["value"], _below(str(number), arrays))
         for number, (name, saved) in enumerate(body.items(), 1)
     }
