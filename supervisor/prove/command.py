@@ -149,7 +149,7 @@ def _prove(
     become: BecomeUser | None,
 ) -> ProofReport:
     job = _as_its_user(_job(options, name, command), become)
-    with Scratch(options.scratch, job.user, keep=options.keep) as scratch:
+    with Scratch(options.scratch, keep=options.keep) as scratch:
         if options.keep:
             print(f"the scratch folder is {scratch.path}", file=sys.stderr)  # noqa: T201
         wanted = ProofOptions(options.kills, options.steps, options.epochs)
