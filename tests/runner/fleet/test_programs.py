@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.config import load_config
+from supervisor.config import Config, load_config
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
 from supervisor.core.program.persisted_facts import PersistedFacts
@@ -86,6 +87,19 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
     assert "has no key 'workdir'" in logged[0]["text"]
+
+
+async def test_a_file_on_a_disk_that_is_away_is_read_where_no_exit_waits_for_it(tmp_path: Path, services: Services):
+    path, readers = tmp_path / "test.conf", list[threading.Thread]()
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+
+    def read() -> Config:
+        readers.append(threading.current_thread())
+        return load_config(path, os.environ)
+
+    await Programs(load_config(path, os.environ), read, services).updating.reread()
+
+    assert [reader.daemon for reader in readers] == [True]
 
 
 async def with_mirror(path: Path, services: Services) -> tuple[Programs, JobMirror]:
