@@ -18,7 +18,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
-from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes.process_start import SpawnRequest
 from supervisor.host.processes.reach import find_closed
 from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
