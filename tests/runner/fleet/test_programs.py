@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from supervisor.config import Config, load_config
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
 from supervisor.core.program.persisted_facts import PersistedFacts
+from supervisor.host.checkpoint_store import Attempts, CheckpointStore
 from supervisor.host.memory_tier import handed_over
 from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.protocol import layout
@@ -32,6 +34,7 @@ from tests.host.mirror.test_run import made
 from tests.waiting import stays_async, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+OFF = "autostart=false\n"
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
 
 
@@ -100,6 +103,35 @@ async def test_a_file_on_a_disk_that_is_away_is_read_where_no_exit_waits_for_it(
     await Programs(load_config(path, os.environ), read, services).updating.reread()
 
     assert [reader.daemon for reader in readers] == [True]
+
+
+class Failing(CheckpointStore):
+    """Raises this when it is asked for the attempts in a directory."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def attempts_in(self, directory: Path, user: str | None = None) -> Attempts:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_startable"), [(LookupError("a defect"), False), (RuntimeError("can't start new thread"), True)]
+)
+async def test_a_program_that_can_not_be_taken_up_takes_no_other_with_it(
+    tmp_path: Path, services: Services, error: Exception, is_startable: bool
+):
+    path = tmp_path / "test.conf"
+    job = f"[program:job]\ncommand=/bin/true\nautostart=false\ncheckpoint_dir={tmp_path}/ck\n"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{job}[program:plain]\ncommand=/bin/true\n{OFF}")
+    services = replace(services, checkpoints=Failing(error))
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+
+    await programs.start_all()
+
+    assert programs.runners["plain"].takeover.is_startable
+    assert programs.runners["job"].takeover.is_startable is is_startable
 
 
 async def with_mirror(path: Path, services: Services) -> tuple[Programs, JobMirror]:
