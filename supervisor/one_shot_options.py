@@ -120,7 +120,10 @@ def _hash_password() -> int:
         return fail("the password is empty; try again", 1)
     if is_typed and getpass.getpass("Again: ") != password:
         return fail("the passwords differ; try again", 1)
-    print(hash_password(password))  # noqa: T201
+    try:
+        print(hash_password(password))  # noqa: T201
+    except UnicodeEncodeError:
+        return fail("the password is not UTF-8, in which clients send it; write it in UTF-8", 1)
     return 0
 
 

@@ -74,7 +74,7 @@ def _prove(plan: ProofPlan, folder: Path, tell: "partial[None]") -> ProofReport:
     job = job_of(replace(program, user=None), Path("/"))  # this process is that user
     default = ProofOptions()
     wanted = ProofOptions(default.kills if plan.kills is None else plan.kills, plan.steps, plan.epochs)
-    with Scratch(folder, None, keep=False) as scratch:
+    with Scratch(folder, keep=False) as scratch:
         return Proof(job, wanted, scratch, tell).carry_out()
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.host.processes import process
-from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes import process_start
+from supervisor.host.processes.process_start import SpawnRequest
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.launch import HASH_SEED
 from tests import forked
@@ -34,7 +34,7 @@ def run_chief(command: Sequence[str], **options: Any) -> subprocess.CompletedPro
 
 def workers(server: ForkServer) -> None:
     """From now on this daemon starts scripts as forks of the server."""
-    popen = process._popen
+    popen = process_start._popen
 
     def popen_or_fork(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         is_plain = request.credentials is None and not request.limits and request.cgroup is None
@@ -50,7 +50,7 @@ def workers(server: ForkServer) -> None:
             stderr=request.stderr, umask=-1 if request.umask is None else request.umask, start_new_session=True,
         )  # type: ignore[return-value]  # fmt: skip
 
-    process._popen = popen_or_fork
+    process_start._popen = popen_or_fork
 
 
 def members(server: ForkServer) -> None:

@@ -17,7 +17,7 @@ from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_
 
 PLAN = "plan.json"
 END = "end"
-WRITTEN = "written"  # the folder of what the worker writes; its user may be another one, to whom the rest is read-only
+WRITTEN = "written"  # the folder of what the worker writes
 RECORD = f"{WRITTEN}/record.jsonl"
 QUEUE = "in the queue: "  # how the text of a queue's value begins
 
@@ -50,7 +50,6 @@ class WorkerPlan:
     def write(self, folder: Path) -> None:
         """Writes it into the folder. Raises OSError."""
         (folder / PLAN).write_text(encode_record(self))
-        (folder / PLAN).chmod(0o644)  # also for another user's worker
 
     @classmethod
     def read(cls, folder: Path) -> "WorkerPlan":

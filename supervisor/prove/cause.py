@@ -10,7 +10,7 @@ from supervisor.prove.comparison.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_
 from supervisor.prove.comparison.values import LostValue
 
 _RANDOM_STATES = (RANDOM, "PyTorch's random state", "random state", "generator ")
-_OF_DATA = (BATCH, EXAMPLES, "position in the data", "passes over the data", "description of the data")
+_OF_DATA = (BATCH, EXAMPLES, "run.order", "position in the data", "passes over the data", "description of the data")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.protocol.numbers import real_number, whole_number
-from supervisor.protocol.proof import EXIT_STATUS, ProofReport, Verdict
+from supervisor.protocol.proof import EXIT_STATUS, MAX_KILLS, ProofReport, Verdict
 from supervisor.prove.devices import require_free_gpus, require_idle
 from supervisor.prove.display import Bar, Display, json_lines, plain_lines
 from supervisor.prove.plan import ProofOptions
@@ -53,7 +54,13 @@ def parser(program: str = "prove") -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("-c", "--configuration", type=Path, metavar="FILE", help="take the job from this configuration file")
-    add("--kills", type=_count, default=3, metavar="N", help="how many times to kill it (default: 3)")
+    add(
+        "--kills",
+        type=partial(_count, most=MAX_KILLS),
+        default=3,
+        metavar="N",
+        help="how many times to kill it (default: 3)",
+    )
     add("--steps", type=_count, metavar="N", help="train for N steps (default: about a minute, and over the end of an "
         "epoch if that comes within three)")  # fmt: skip
     add("--epochs", type=_epochs, metavar="X", help="train for X epochs, such as 1.2")
@@ -66,10 +73,10 @@ def parser(program: str = "prove") -> argparse.ArgumentParser:
     return options
 
 
-def _count(text: str) -> int:
-    number = whole_number(text, 1, 1_000_000_000)
+def _count(text: str, most: int = 1_000_000_000) -> int:
+    number = whole_number(text, 1, most)
     if number is None:
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is no whole number from 1 to 1000000000")
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no whole number from 1 to {most}")
     return number
 
 
@@ -142,7 +149,7 @@ def _prove(
     become: BecomeUser | None,
 ) -> ProofReport:
     job = _as_its_user(_job(options, name, command), become)
-    with Scratch(options.scratch, job.user, keep=options.keep) as scratch:
+    with Scratch(options.scratch, keep=options.keep) as scratch:
         if options.keep:
             print(f"the scratch folder is {scratch.path}", file=sys.stderr)  # noqa: T201
         wanted = ProofOptions(options.kills, options.steps, options.epochs)

@@ -72,7 +72,6 @@ class RunFollower:
                 self.end = end
                 unnamed = self._folder.proof / f"{END}.new"
                 unnamed.write_text(str(end))
-                unnamed.chmod(0o644)
                 unnamed.rename(self._folder.proof / END)
         step = steps[-1].step if steps else 0
         state = "STARTING" if status["state"] == "STOPPED" else status["state"]

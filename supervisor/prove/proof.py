@@ -20,7 +20,7 @@ from supervisor.protocol.proof import (
 from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPlan
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
-from supervisor.prove.comparison.state import FinalCheckpoint, differing_state, last_checkpoint
+from supervisor.prove.comparison.state import CannotCompare, FinalCheckpoint, differing_state, last_checkpoint
 from supervisor.prove.comparison.steps import (
     RESTART,
     differing_steps,
@@ -115,11 +115,16 @@ class Proof:
         )
 
     def _differences(self, one: _Run, other: _Run) -> list[Difference]:
-        """What differs, the earliest first."""
+        """What differs, the earliest first. Raises CannotProve if that can't be found out."""
         steps = differing_steps(one.record, other.record, is_whole=one.is_whole)
         compare_torch = compare_torch_with(one.record, self._job)
         names = {f"last {difference.name}" for difference in steps}
-        state = differing_state(one.checkpoint, other.checkpoint, compare_torch)
+        try:
+            state = differing_state(one.checkpoint, other.checkpoint, compare_torch)
+        except CannotCompare as error:
+            if not steps:
+                raise CannotProve(str(error)) from error
+            state = []
         return [*steps, *(difference for difference in state if difference.name not in names)]
 
     def _interval(self, undisturbed: _Run) -> int:

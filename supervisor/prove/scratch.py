@@ -7,7 +7,6 @@ notices, control socket and logs. What its command itself writes, in its working
 import contextlib
 import fcntl
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
+from supervisor.config.schema.quantities import UNLIMITED
 from supervisor.protocol.proof_plan import WRITTEN
 from supervisor.protocol.wire import launch
 
@@ -79,11 +79,14 @@ def _is_set(model: object, name: str) -> bool:
 
 
 def _text(value: object) -> str:
+    """A value as the configuration may have it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):
         return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and value < 1e6 else str(value)
+    if isinstance(value, float) and value < 1e-4:  # of which str() makes 1e-05, which is no length of time
+        return f"{value:.9f}"
+    return "unlimited" if value == UNLIMITED else str(value)
 
 
 class Scratch:
@@ -92,14 +95,12 @@ class Scratch:
     One whose prover was killed is deleted by the next proof in the same place.
     """
 
-    def __init__(self, parent: Path | None, user: str | None, *, keep: bool) -> None:
+    def __init__(self, parent: Path | None, *, keep: bool) -> None:
         """`parent`: where it is made; None for the system's temporary folder. Raises CannotProve."""
         self._keep = keep
-        self._owner = _owner(user)
         _remove_left(parent or Path(tempfile.gettempdir()))
         try:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            self.path.chmod(0o711 if self._owner is not None else 0o700)
         except OSError as error:
             where = parent or tempfile.gettempdir()
             raise CannotProve(
@@ -139,11 +140,6 @@ class Scratch:
         folder = RunFolder(self.path / name, self._socket())
         for path in (folder.path, folder.checkpoints, folder.proof, folder.proof / WRITTEN):
             path.mkdir()
-        if self._owner is not None:
-            for path in (folder.path, folder.proof):
-                path.chmod(0o711)
-            for path in (folder.checkpoints, folder.proof / WRITTEN):
-                os.chown(path, *self._owner)
         return folder
 
 
@@ -182,7 +178,7 @@ class RunFolder:
             launch.PROOF: str(self.proof),
         }
         keys = {
-            **job.keys,
+            **{name: _plain(value) for name, value in job.keys.items()},
             "command": " ".join(map(_word, job.command)),
             "directory": _plain(str(job.directory)),
             "environment_file": _plain(str(self.path / "environment")),
@@ -238,14 +234,6 @@ def _remove_left(parent: Path) -> None:
                 if str(sockets).startswith(str(SOCKETS)) and sockets.parent == SOCKETS.parent:
                     shutil.rmtree(sockets, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _owner(user: str | None) -> tuple[int, int] | None:
-    """Uid and gid of the job's user; None if that is the present one."""
-    if user is None or os.geteuid() != 0:
-        return None
-    entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-    return entry.pw_uid, entry.pw_gid
 
 
 def _plain(text: str) -> str:

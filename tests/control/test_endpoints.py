@@ -260,6 +260,16 @@ def test_supervisord_hashes_what_it_is_given():
 
 
 @pytest.mark.integration
+def test_a_password_that_is_not_utf_8_is_refused():
+    command = [sys.executable, "-m", "supervisor.daemon", "--hash-password"]
+
+    made = subprocess.run(command, input=b"gr\xfcn\n", capture_output=True, timeout=60, check=False)
+
+    assert (made.returncode, made.stdout) == (1, b"")
+    assert made.stderr == b"the password is not UTF-8, in which clients send it; write it in UTF-8\n"
+
+
+@pytest.mark.integration
 def test_right_password_is_not_delayed_by_guesses_from_another_address(tmp_path: Path) -> None:
     port = free_port()
     inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hash_password('let: me in')}\n"

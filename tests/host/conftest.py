@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from supervisor.host.processes.process import Process, SpawnRequest, spawn
+from supervisor.host.processes.process import Process
+from supervisor.host.processes.process_start import SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
 from tests.places import CHILDREN
 

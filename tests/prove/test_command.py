@@ -178,6 +178,7 @@ def test_a_proof_that_is_killed_leaves_no_process(tmp_path: Path):
     [
         ([], "name a command behind --"),
         (["--steps", "0", "--", "python"], "'0' is no whole number from 1 to 1000000000"),
+        (["--kills", "201", "--", "python"], "'201' is no whole number from 1 to 200"),
         (["--epochs", "0.5", "--", "python"], "write 1 or more"),
         (["--steps", "9", "--epochs", "2", "--", "python"], "two different lengths"),
         (["-c", "train.conf", "--", "python"], "name a command behind --"),

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -13,16 +14,20 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.proof import Difference, Likely
 from supervisor.protocol.proof_plan import Begun, Killed, Named, ReachedValues, StepDone, decode_line, encode_line
 from supervisor.protocol.tensorbundle import crc32c, sstable
 from supervisor.protocol.tensorbundle.entry import encode_header, encode_tensor
 from supervisor.prove.cause import explain
 from supervisor.prove.comparison.arrays import differing_arrays, differing_values
+from supervisor.prove.comparison.state import TORCH_STATE, CannotCompare, FinalCheckpoint, differing_state
 from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back, first_differing_step
-from supervisor.prove.comparison.tensors import differing_tensors
+from supervisor.prove.comparison.tensors import TensorDifference, differing_tensors
 from supervisor.prove.comparison.values import lost_values, watched_steps
 from supervisor.prove.record import RunRecord, edges_of
+from supervisor.prove.scratch import ProvableJob
+from supervisor.prove.torch_states import compare_torch_with
 from tests.fuzzing import cases
 from worker.state.run_state import RunState
 
@@ -168,6 +173,26 @@ def test_an_array_of_run_state_is_compared_by_its_bits(tmp_path: Path):
     (found,) = differing_values(tmp_path / "one", tmp_path / "other")
 
     assert (found.name, found.one, found.other) == ('run.state["order"]', "element 1: 2.0", "element 1: 3.0")
+
+
+def test_a_value_more_leaves_the_arrays_of_the_others_equal(tmp_path: Path):
+    for name, more in (("one", {}), ("other", {"best": 0.5})):
+        (tmp_path / name).write_bytes(RunState({**more, "seen": np.arange(3), "worst": float("nan")}).to_bytes())
+
+    (found,) = differing_values(tmp_path / "one", tmp_path / "other")
+
+    assert (found.name, found.one, found.other) == ('run.state["best"]', "absent", "present")
+
+
+def test_the_order_in_which_an_epoch_is_gone_through_is_compared(tmp_path: Path):
+    for name, last in (("one", 2), ("other", 3)):
+        state = RunState({"order": 1})
+        state.order = np.array([0, 1, last])
+        (tmp_path / name).write_bytes(state.to_bytes())
+
+    (found,) = differing_values(tmp_path / "one", tmp_path / "other")
+
+    assert (found.name, found.one, found.other) == ("run.order", "element 2: 2", "element 2: 3")
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool"])
@@ -318,3 +343,45 @@ def test_a_line_is_read_back(line):
 @pytest.mark.parametrize("text", [b"", b'{"step":{"attempt":1', b'{"later":{}}', b"[1]", b'{"step":{"attempt":"x"}}'])
 def test_a_line_that_is_not_whole_or_newer_is_none(text: bytes):
     assert decode_line(text) is None
+
+
+# --- what can't be compared ---
+
+
+def checkpoint(folder: Path, **contents: bytes) -> FinalCheckpoint:
+    folder.mkdir()
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    files = tuple(
+        FileRecord(name, len(content), f"xxh3_128:{content.hex():0>32}") for name, content in contents.items()
+    )
+    return FinalCheckpoint(folder, 20, Manifest("digits", 1, 20, 0.0, files, {}, {}))
+
+
+def refuse(one: Path, other: Path) -> list[TensorDifference]:
+    raise CannotCompare(f"{one.name} can't be loaded")
+
+
+def test_a_file_that_pytorch_can_not_load_is_no_difference(tmp_path: Path):
+    one, other = (checkpoint(tmp_path / name, **{TORCH_STATE: name.encode()}) for name in ("one", "other"))
+
+    with pytest.raises(CannotCompare, match=r"torch\.pt can't be loaded"):
+        differing_state(one, other, refuse)
+
+
+def test_what_differs_besides_a_file_that_pytorch_can_not_load_is_said(tmp_path: Path):
+    one, other = (
+        checkpoint(tmp_path / name, **{TORCH_STATE: name.encode(), "notes.txt": name.encode()})
+        for name in ("one", "other")
+    )
+
+    assert [difference.name for difference in differing_state(one, other, refuse)] == ["file notes.txt"]
+
+
+@pytest.mark.integration
+def test_an_interpreter_that_can_not_load_a_file_says_why(tmp_path: Path):
+    begun = Begun(1, 0, "worker.torch.run.Run", sys.executable)
+    compare = compare_torch_with(RunRecord((begun,)), ProvableJob("digits", ("python",), tmp_path))
+
+    with pytest.raises(CannotCompare, match=r"PyTorch can.t compare torch\.pt of the two runs: .*torch"):
+        compare(tmp_path / TORCH_STATE, tmp_path / "other.pt")

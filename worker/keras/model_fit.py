@@ -87,11 +87,10 @@ def fit(
     data.note_trained([model, *listed_callbacks])
     build_from_data(model, data)
     build_with_train_step(model, data)
-    options |= {"validation_data": validation_data, "validation_batch_size": validation_batch_size or batch_size}
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
     validation = Validation(validation_data)
-    options["validation_data"] = validation.data
+    options |= {"validation_data": validation.data, "validation_batch_size": validation_batch_size or batch_size}
     tracked = tf.train.Checkpoint(
         model=model, fit=state, **({} if model.optimizer is None else {"optimizer": model.optimizer})
     )

@@ -5,13 +5,12 @@ allocation the next daemon comes within seconds, or never, as the allocation is 
 """
 
 import os
-import select
 import threading
 import time
-from pathlib import Path
 
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity
+from worker.process.daemon_process import wait_for_end
 from worker.process.reporting import print_message
 from worker.process.requests import PendingRequests
 
@@ -46,7 +45,7 @@ class OrphanWatch:
 
     def _watch(self) -> None:
         while True:
-            _wait_for_end(self._daemon)
+            wait_for_end(self._daemon)
             if self._adopted.wait(self._orphaned_s):
                 self._adopted.clear()
                 continue
@@ -54,27 +53,3 @@ class OrphanWatch:
             self._requests.add_stop_request()
             time.sleep(self._save_s)
             os._exit(int(WorkerExit.STOPPED))
-
-
-def is_alive(daemon: DaemonIdentity) -> bool:
-    """Whether that very process runs."""
-    try:
-        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
-    except OSError:
-        return False
-    state, *fields = stat[stat.rindex(b")") + 2 :].split()
-    return state not in (b"Z", b"X") and int(fields[18]) == daemon.start_time
-
-
-def _wait_for_end(daemon: DaemonIdentity) -> None:
-    try:
-        descriptor = os.pidfd_open(daemon.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if is_alive(daemon):
-            ended = select.poll()  # select(2) takes no descriptor from 1024 on, and a loop may have opened many
-            ended.register(descriptor, select.POLLIN)
-            ended.poll()
-    finally:
-        os.close(descriptor)

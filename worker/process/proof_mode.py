@@ -12,6 +12,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ class ProofMode:
         self._plan = WorkerPlan.read(folder)
         self._end = self._plan.end
         self._kill, self._number = self._next_kill()
-        self._record = (folder / RECORD).open("ab", buffering=0) if is_first else None
+        self._record = _open_record(folder / RECORD) if is_first else None
         self._attempt = 0
         self._step = 0
         self._before = 0  # steps of the script's runs that have ended
@@ -171,6 +172,15 @@ class ProofMode:
     def _write(self, line: Line) -> None:
         if self._record is not None:
             self._record.write(encode_line(line))
+
+
+def _open_record(path: Path) -> FileIO:
+    """To be appended to, behind a line that the attempt before may have been killed in."""
+    record = path.open("ab+", buffering=0)
+    size = record.seek(0, os.SEEK_END)
+    if size and os.pread(record.fileno(), 1, size - 1) != b"\n":
+        record.write(b"\n")
+    return record
 
 
 def _is_named(word: str, finding: str) -> bool:

@@ -14,6 +14,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.protocol.wire.messages import STANDBY, Ready
 from worker.process.attempt import Attempt
+from worker.process.daemon_process import open_pidfd
 
 WARM, HOT = get_args(launch.Standby)
 DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not delay a relaunch
@@ -27,12 +28,8 @@ _folder = Path.cwd()
 
 def open_daemon_pidfd(daemon: DaemonIdentity) -> int:
     """A pidfd of the daemon that started this process. Exits if that daemon is gone."""
-    try:
-        descriptor = os.pidfd_open(daemon.pid)
-        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
-    except (ProcessLookupError, FileNotFoundError):
-        raise SystemExit(int(WorkerExit.STOPPED)) from None
-    if int(stat[stat.rindex(b")") + 2 :].split()[19]) != daemon.start_time:
+    descriptor = open_pidfd(daemon)
+    if descriptor is None:
         raise SystemExit(int(WorkerExit.STOPPED))
     return descriptor
 

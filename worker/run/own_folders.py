@@ -19,7 +19,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import PartsWritten
 from worker.data.collectives import Gang
 from worker.process.attempt import Attempt
-from worker.process.orphan_watch import is_alive
+from worker.process.daemon_process import wait_for_end
 from worker.saving.commit import NotPublished, save_error_text
 
 LOOK_S = 1.0  # between looks whether the daemon is there
@@ -41,7 +41,7 @@ def publish(attempt: Attempt, manifest: Manifest, part: Path) -> None:
     name = str(manifest.name)
     attempt.channel.send_message(PartsWritten(attempt.number, manifest.step, name, is_divided))
     while (answer := attempt.channel.wait_for_mirrored(name, LOOK_S)) is None:
-        if daemon is not None and not is_alive(daemon):
+        if daemon is not None and wait_for_end(daemon, 0):
             raise NotPublished(save_error_text(manifest.name, "the daemon, which has it uploaded, is gone"))
     if answer.error is not None:
         raise NotPublished(save_error_text(manifest.name, answer.error))

@@ -6,12 +6,13 @@ A list of [name, value in one, value in the other]. For `prove`, which has no Py
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from worker.torch.saved_state import load_state
+from worker.torch.saved_state import load_state, unloadable_classes
 
 Difference = tuple[str, str, str]
 
@@ -69,9 +70,25 @@ def shown_name(path: str) -> str:
     }.get(kind, path)
 
 
+class _Parts(tuple[Any, ...]):
+    """A value of a class of the script's, which is not imported here: what it is made of."""
+
+    def __new__(cls, *parts: Any) -> "_Parts":
+        return super().__new__(cls, (cls.__name__, *parts))
+
+
+def _load(path: Path) -> Any:
+    names = unloadable_classes(path)
+    known: AbstractContextManager[Any] = nullcontext()
+    if names:
+        known = torch.serialization.safe_globals([(type(name, (_Parts,), {}), name) for name in names])
+    with known:
+        return load_state(path)
+
+
 def main(arguments: list[str]) -> int:
     """Prints the differences."""
-    one, other = (load_state(Path(argument)) for argument in arguments)
+    one, other = (_load(Path(argument)) for argument in arguments)
     differences = [(shown_name(path), *values) for path, *values in differing(one, other)]
     sys.stdout.write(json.dumps(differences))
     return 0

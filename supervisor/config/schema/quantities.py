@@ -114,7 +114,8 @@ def interval(text: str) -> Interval | None:
     try:
         parsed = parse_interval(text)
     except ValueError as error:
-        raise ValueError(f"is {error}".replace(f"is {text!r} is", f"is {text!r:.80},", 1)) from error
+        written = "write for example '500 steps', '90 seconds' or '10 minutes'"
+        raise ValueError(f"is {text!r:.80}, not an interval; {written}") from error
     if (parsed.seconds or 0.0) > MAX_DURATION_S:
         raise ValueError(f"is {text!r:.80}, longer than the limit of 366 days")
     return parsed

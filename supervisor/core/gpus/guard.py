@@ -23,7 +23,7 @@ from supervisor.core.gpus.health import GpuHealth, HealthTrail
 from supervisor.core.gpus.incidents import INCIDENT_S, QUIET_NOTE_S, RECENT_S, Incidents, RecentFault
 from supervisor.core.gpus.inventory import GpuInventory
 from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GuardRecords, LeftOut, PastFault
-from supervisor.core.gpus.repeats import is_repeated_elsewhere, what_follows, worse_of
+from supervisor.core.gpus.repeats import is_repeated_elsewhere, is_within, what_follows, worse_of
 from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.gpus.words import describe, gpu_words
 from supervisor.core.gpus.xid import XidLine
@@ -158,7 +158,7 @@ class Guard:
             left_out = record.left_out
             if left_out is None or left_out.remedy not in (Remedy.RESET, Remedy.REBOOT):
                 continue
-            times = sum(past.fault == left_out.fault for past in record.faults if now - past.wall_at < WEEKS_S)
+            times = sum(past.fault == left_out.fault for past in record.faults if is_within(WEEKS_S, past.wall_at, now))
             if times > MAX_REBOOTS:
                 text = f"{left_out.text}, {times} times in four weeks"
                 self._store(key, replace(record, left_out=replace(left_out, text=text, remedy=Remedy.INSPECT)))
@@ -182,7 +182,7 @@ class Guard:
             if left_out is None or left_out.is_asked or left_out.remedy is None:
                 continue
             users = [use.program for use in uses if self.is_used_by(use, key)]
-            waits_long = left_out.is_urgent and now - left_out.since_wall_at >= HOOK_WAIT_S
+            waits_long = left_out.is_urgent and not is_within(HOOK_WAIT_S, left_out.since_wall_at, now)
             if users and not waits_long:
                 continue
             self._store(key, replace(record, left_out=replace(left_out, is_asked=True)))
@@ -253,7 +253,7 @@ class Guard:
         past = PastFault(at, fault.key, None if first is None else first.program, None if first is None else first.step)
         others = None if first is None else self._other_records(first, record)
         follows, remedy = (Follows.NOTE, None) if is_old else what_follows(fault, record, past, others)
-        lately = (*(old for old in record.faults if now - old.wall_at < WEEKS_S), past)[-MAX_FAULTS:]
+        lately = (*(old for old in record.faults if is_within(WEEKS_S, old.wall_at, now)), past)[-MAX_FAULTS:]
         record = replace(record, faults=lately)
         programs = tuple(sorted(names))
         if follows in LEAVING_OUT and self.acts:

@@ -12,6 +12,11 @@ MAX_TEXT = 500  # characters of why a GPU is left out
 _RANKS = (None, Remedy.INSPECT, Remedy.RESET, Remedy.REBOOT, Remedy.REPLACE)
 
 
+def is_within(limit_s: float, before: float, now: float) -> bool:
+    """Whether something was so lately. What lies farther ahead was noted while the clock was wrong."""
+    return abs(now - before) < limit_s
+
+
 def what_follows(
     fault: Fault, record: GpuRecord, past: PastFault, others: Sequence[GpuRecord] | None
 ) -> tuple[Follows, Remedy | None]:
@@ -19,7 +24,7 @@ def what_follows(
 
     `others`: the other GPUs of the program that has the fault; None if no program is known.
     """
-    lately = [old for old in record.faults if old.fault == fault.key and past.wall_at - old.wall_at < DAY_S]
+    lately = [old for old in record.faults if old.fault == fault.key and is_within(DAY_S, old.wall_at, past.wall_at)]
     if fault.retries is not None and len(lately) >= fault.retries:
         return Follows.LEAVE_OUT, Remedy.RESET
     if not (fault.is_programs and others):
@@ -42,7 +47,7 @@ def is_repeated_elsewhere(others: Iterable[GpuRecord], past: PastFault) -> bool:
         and old.program == past.program
         and old.step is not None
         and abs(old.step - past.step) <= 1
-        and past.wall_at - old.wall_at < DAY_S
+        and is_within(DAY_S, old.wall_at, past.wall_at)
         for record in others
         for old in record.faults
     )

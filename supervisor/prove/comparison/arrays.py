@@ -14,6 +14,7 @@ from supervisor.prove.comparison.tensors import TensorDifference, first_differen
 
 _MAGIC = b"\x93NUMPY"
 _BODY = "body"  # of the file of run.state: the JSON among the arrays
+_ORDER = "order"  # and the order in which run.order goes through the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def differing_values(one: Path, other: Path) -> Iterator[TensorDifference]:
     for name in sorted(first.keys() | second.keys()):
         mine, theirs = first.get(name), second.get(name)
         if mine != theirs:
-            yield TensorDifference(f'run.state["{name}"]', *_texts(mine, theirs))
+            yield TensorDifference(name, *_texts(mine, theirs))
 
 
 Value = tuple[Any, Mapping[str, Array]]
@@ -87,14 +88,27 @@ Value = tuple[Any, Mapping[str, Array]]
 
 
 def _values(path: Path) -> dict[str, Value]:
+    """By the name that a user knows."""
     if not path.exists():
         return {}
     arrays = read_arrays(path)
-    body = json.loads(arrays.pop(_BODY).content)
-    return {
-        name: (saved["value"], {key: array for key, array in arrays.items() if key.startswith(f"{number}/")})
+    body = _read_json(arrays[_BODY])
+    values: dict[str, Value] = {
+        f'run.state["{name}"]': (saved["value"], _below(str(number), arrays))
         for number, (name, saved) in enumerate(body.items(), 1)
     }
+    if _ORDER in arrays:
+        values["run.order"] = _read_json(arrays[_ORDER]), _below(_ORDER, arrays)
+    return values
+
+
+def _read_json(array: Array) -> Any:
+    return json.loads(array.content, parse_constant=str)  # as a text, NaN is equal to itself
+
+
+def _below(folder: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of one value, under the names that its JSON has for them."""
+    return {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{folder}/")}
 
 
 def _texts(one: Value | None, other: Value | None) -> tuple[str, str]:
@@ -103,7 +117,7 @@ def _texts(one: Value | None, other: Value | None) -> tuple[str, str]:
     if one[0] != other[0]:
         return _short(one[0]), _short(other[0])
     key = next(key for key in one[1] if one[1][key] != other[1].get(key))
-    kind = _kind(_described(one[0], key.partition("/")[2]))
+    kind = _kind(_described(one[0], key))
     if kind is None:
         return "its bytes", "other bytes"
     return first_difference(one[1][key].content, other[1][key].content, kind)

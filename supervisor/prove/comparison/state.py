@@ -1,7 +1,7 @@
 """Compares the last checkpoints of two runs: every tensor, value and file, by the names that the user knows."""
 
 import json
-import subprocess
+import struct
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,15 +52,23 @@ def last_checkpoint(directory: Path) -> FinalCheckpoint | None:
     return None
 
 
+class CannotCompare(Exception):
+    """Whether two files hold the same could not be found out; the text says why."""
+
+
 TorchComparison = Callable[[Path, Path], Sequence[TensorDifference]]
-"""Compares two files of PyTorch's in the job's own interpreter."""
+"""Compares two files of PyTorch's in the job's own interpreter. Raises CannotCompare."""
 
 
 def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch: TorchComparison) -> list[Difference]:
-    """What of the state differs, with the step of the checkpoints. Raises OSError."""
+    """What of the state differs, with the step of the checkpoints.
+
+    Raises OSError, and CannotCompare if nothing differs but what could not be compared.
+    """
     first, second = ({file.name: file.hash for file in checkpoint.written.files} for checkpoint in (one, other))
     names = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
     differences: list[TensorDifference] = []
+    failure: CannotCompare | None = None
     if any(name.startswith(f"{layout.PREFIX}.") for name in names):
         differences += _readable(f"{layout.PREFIX}.*", lambda: differing_tensors(one.folder, other.folder))
         names = [name for name in names if not name.startswith(f"{layout.PREFIX}.")]
@@ -72,7 +80,12 @@ def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch:
                 TensorDifference(f"file {name}", *(_presence(name in hashes) for hashes in (first, second)))
             )
         else:
-            differences += _readable(name, partial(_of_file, one.folder / name, other.folder / name, compare_torch))
+            try:
+                differences += _readable(name, partial(_of_file, one.folder / name, other.folder / name, compare_torch))
+            except CannotCompare as error:
+                failure = error
+    if failure is not None and not differences:
+        raise failure
     return [Difference(difference.name, one.step, difference.one, difference.other) for difference in differences]
 
 
@@ -99,7 +112,7 @@ def _readable(name: str, compare: Callable[[], Iterator[TensorDifference]]) -> l
     """The differences; of files whose format is not what their names say, that their bytes are others."""
     try:
         return list(compare())
-    except (ValueError, KeyError, TypeError, SyntaxError, BundleError, zipfile.BadZipFile, subprocess.SubprocessError):
+    except (ValueError, KeyError, TypeError, SyntaxError, struct.error, BundleError, zipfile.BadZipFile):
         return [_other_bytes(name)]
 
 

@@ -15,7 +15,8 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.processes import marks
-from supervisor.host.processes.process import adopt, spawn
+from supervisor.host.processes.process import adopt
+from supervisor.host.processes.process_start import spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup

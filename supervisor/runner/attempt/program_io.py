@@ -99,7 +99,9 @@ class ProgramIO:
         """Goes on where an earlier daemon left them. One that can't be heard any more is supervised all the same."""
         if self._config.notify:
             try:
-                self._notify = self._open_notify_socket(owner_ids(self._config))
+                before = (self._folder / layout.NOTIFY).lstat()  # a database of users may be away just now
+                owner = None if self._config.user is None else (before.st_uid, before.st_gid)
+                self._notify = self._open_notify_socket(owner)
             except OSError as error:
                 self._log.warning("notify.out_of_reach", folder=str(self._folder), error=error.strerror or str(error))
         self.set_pid(pid)

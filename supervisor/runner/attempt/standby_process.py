@@ -14,7 +14,8 @@ import psutil
 from supervisor.config import ProgramConfig
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
-from supervisor.host.processes.process import Process, spawn
+from supervisor.host.processes.process import Process
+from supervisor.host.processes.process_start import spawn
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError, look_within_limit
 from supervisor.host.resources.cgroup import Cgroup

@@ -18,7 +18,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
-from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes.process_start import SpawnRequest
 from supervisor.host.processes.reach import find_closed
 from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
@@ -207,10 +207,12 @@ def open_control_pipes(
     is_there: bool = False,
 ) -> ControlPipes:
     """The control pipes in `folder`; `is_there`: those that an earlier daemon made. Raises SpawnError."""
-    if not is_there:
+    owner = None
+    if not is_there:  # else they have their owner, and a database of users that is away is no reason to end the worker
         check_reach(config, folder)
+        owner = owner_ids(config)
     try:
-        return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, is_there)
+        return ControlPipes(folder, attempt, owner, on_message, on_error, is_there)
     except OSError as error:
         raise SpawnError(
             f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: {error.strerror}; "

@@ -1,7 +1,7 @@
 """All programs of the daemon: taken up together when it starts, and left together when it ends."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import psutil
 import structlog
@@ -146,10 +146,11 @@ class Programs:
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
-                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), used[name], turn))
+                taken_up = self._takeover.bring_up(runner, left.get(name, Leftovers()), used[name], turn)
+                group.create_task(_alone(name, taken_up, turn.give_up))
             group.create_task(turns.release_in_order())
             for name in left.keys() - self.runners.keys():
-                group.create_task(self._takeover.end_unconfigured(name, left[name]))
+                group.create_task(_alone(name, self._takeover.end_unconfigured(name, left[name])))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
 
@@ -208,6 +209,18 @@ class Programs:
         handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories))
         for runner in self.runners.values():
             runner.hand_over()
+
+
+async def _alone(name: str, work: Awaitable[None], at_end: Callable[[], None] = lambda: None) -> None:
+    """Does what has to be done for one program at the start; if that fails, it takes no other program with it."""
+    try:
+        await work
+    except Exception as error:  # else all would be stopped, those too whose workers have been adopted
+        effect = "nothing of it is started or ended by this daemon"
+        remedy = "please report this record; supervisorctl reload tries again"
+        log.error("internal.failed", program=name, error=repr(error), effect=effect, remedy=remedy, exc_info=error)
+    finally:
+        at_end()
 
 
 def _removed_names(ledger: Ledger) -> frozenset[str]:

@@ -121,11 +121,11 @@ class Updating:
         broken: tuple[BrokenSection, ...] = ()
         in_use = {name: member.config for name, member in self._runners.items()}
         try:
-            config = await asyncio.to_thread(self._read)
+            config = await self._services.log_reads.run(None, self._read)  # its disk may be away
         except SectionsBroken as error:
             if is_whole:
                 raise
-            config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
+            config, broken = await self._services.log_reads.run(None, leave_out_broken, error, in_use)
             log.error(
                 "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
             )

@@ -98,7 +98,7 @@ class PersistedStateStore(ProgramObserver):
             goes_on = await self._restore_facts()
             listing = self._services.checkpoints.attempts_in(job.checkpoint_dir, self._config.user)
             highest, highest_here = self._last_reported_attempts()
-            with contextlib.suppress(TimeoutError, OSError):
+            with contextlib.suppress(TimeoutError, OSError, RuntimeError):  # the last: no thread to spare
                 listed = await asyncio.wait_for(listing, SLOW_DISK_S)
                 highest, highest_here = max(highest, listed.highest), max(highest_here, listed.highest_here)
             if self._job.skip_saved_attempts(highest, highest_here):

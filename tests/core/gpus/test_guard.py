@@ -328,6 +328,29 @@ def test_running_work_that_is_safe_holds_it_up_for_as_long_as_it_runs() -> None:
     assert guard.due_hooks([], NOW + DAY_S) != []
 
 
+YEAR_S = 365 * DAY_S
+
+
+def test_faults_while_the_clock_was_ahead_are_none_of_this_day() -> None:
+    guard = made(JOB)
+    for number in range(3):
+        guard.on_line(line(48), [JOB], NOW + YEAR_S + number * 2 * INCIDENT_S)
+
+    decisions = guard.on_line(line(48), [JOB], NOW)
+
+    assert [incident.follows for incident in of(Incident, decisions)] == [Follows.RETRY]
+    assert [incident.count for incident in of(Incident, decisions)] == [1]
+
+
+def test_the_hook_of_a_gpu_that_was_left_out_while_the_clock_was_ahead_waits_for_no_such_day() -> None:
+    guard = made(JOB)
+    guard.on_line(line(79), [JOB], NOW + YEAR_S)
+
+    (asked,) = guard.due_hooks([JOB], NOW)
+
+    assert asked.is_in_use
+
+
 def test_what_follows_of_a_fault_asks_again_only_for_more() -> None:
     guard = made(JOB)
     guard.on_line(line(95), [JOB], NOW)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.processes.process import SpawnRequest, spawn
+from supervisor.host.processes.process_start import SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.cgroup import Cgroup, Cgroups

@@ -2,15 +2,18 @@
 
 import asyncio
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.config import load_config
+from supervisor.config import Config, load_config
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
 from supervisor.core.program.persisted_facts import PersistedFacts
+from supervisor.host.checkpoint_store import Attempts, CheckpointStore
 from supervisor.host.memory_tier import handed_over
 from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.protocol import layout
@@ -31,6 +34,7 @@ from tests.host.mirror.test_run import made
 from tests.waiting import stays_async, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+OFF = "autostart=false\n"
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
 
 
@@ -86,6 +90,48 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
     assert "has no key 'workdir'" in logged[0]["text"]
+
+
+async def test_a_file_on_a_disk_that_is_away_is_read_where_no_exit_waits_for_it(tmp_path: Path, services: Services):
+    path, readers = tmp_path / "test.conf", list[threading.Thread]()
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+
+    def read() -> Config:
+        readers.append(threading.current_thread())
+        return load_config(path, os.environ)
+
+    await Programs(load_config(path, os.environ), read, services).updating.reread()
+
+    assert [reader.daemon for reader in readers] == [True]
+
+
+class Failing(CheckpointStore):
+    """Raises this when it is asked for the attempts in a directory."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def attempts_in(self, directory: Path, user: str | None = None) -> Attempts:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_startable"), [(LookupError("a defect"), False), (RuntimeError("can't start new thread"), True)]
+)
+async def test_a_program_that_can_not_be_taken_up_takes_no_other_with_it(
+    tmp_path: Path, services: Services, error: Exception, is_startable: bool
+):
+    path = tmp_path / "test.conf"
+    job = f"[program:job]\ncommand=/bin/true\nautostart=false\ncheckpoint_dir={tmp_path}/ck\n"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{job}[program:plain]\ncommand=/bin/true\n{OFF}")
+    services = replace(services, checkpoints=Failing(error))
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+
+    await programs.start_all()
+
+    assert programs.runners["plain"].takeover.is_startable
+    assert programs.runners["job"].takeover.is_startable is is_startable
 
 
 async def with_mirror(path: Path, services: Services) -> tuple[Programs, JobMirror]:

@@ -1,5 +1,6 @@
 """A worker that does not outlive its daemon: it waits for the next one, and leaves if none comes."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -124,3 +125,33 @@ def test_a_worker_with_many_open_files_leaves_too(daemons: list["subprocess.Pope
     end(daemons[0])
 
     assert worker.end()[0] == 143
+
+
+HIDDEN = """
+import os
+from supervisor.protocol.wire.launch import DaemonIdentity
+from worker.process.daemon_process import wait_for_end
+from worker.process.standby import open_daemon_pidfd
+from pathlib import Path
+daemon = DaemonIdentity(os.getpid(), int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]))
+if os.fork() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    os.close(open_daemon_pidfd(daemon))
+    print("gone" if wait_for_end(daemon, 0) else "alive", flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_a_daemon_that_may_not_be_looked_at_is_alive(hidepid: int) -> None:
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc && "$@"'
+    hide = ["unshare", "--pid", "--fork", "--mount", "sh", "-c", mount, "sh"]
+    if os.geteuid() != 0 or subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root can make a /proc that hides processes")
+
+    done = subprocess.run([*hide, sys.executable, "-c", HIDDEN], check=False, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("alive\n", "")

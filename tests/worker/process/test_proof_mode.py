@@ -57,6 +57,16 @@ def test_steps_are_recorded_with_the_exact_bits_of_their_metrics(tmp_path: Path)
     assert done.metrics["each"][0].startswith("sha256:")
 
 
+def test_a_line_that_the_attempt_before_was_killed_in_costs_no_other(tmp_path: Path):
+    folder = folder_with(WorkerPlan(), tmp_path)
+    (folder / RECORD).write_bytes(encode_line(StepDone(1, 1, 0.0, 0, 1))[:20])
+
+    for attempt in (2, 3):
+        ProofMode(folder, None, is_first=True).begin_run(attempt, 5, "worker.Run")
+
+    assert [line.attempt for line in lines_in(folder) if isinstance(line, Begun)] == [2, 3]
+
+
 def test_training_ends_at_the_planned_step(tmp_path: Path):
     proof = ProofMode(folder_with(WorkerPlan(end=3), tmp_path), None, is_first=True)
     proof.begin_run(1, 0, "worker.Run")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,12 +20,14 @@ from watchdog.events import (
 from watchdog.observers import Observer
 
 from supervisor.core.notices.notice import ClockReading, NoticeReport
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.notices.files.folder import FolderContents, FolderError, read_folder
 from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.parsing import ParseError
 from supervisor.host.notices.source import NoticeSink, read_clocks
 
 POLL_S = 5.0  # inotify's queue can overflow, and NFS and some overlays send no events
+ANSWER_S = 10.0  # for a disk; then it is said that it does not answer, and the look at it goes on
 ENDPOINT = "files"
 _EVENTS = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent]
 _NAMED_COUNT = 3  # bad files that one message names
@@ -50,19 +53,25 @@ class NoticeFolderSource:
         self._owners = owners | {0, os.geteuid()}
         self._poll_s = poll_s
         self._clock = clock
+        self._calls = BlockingCalls()
+        self._look: asyncio.Future[FolderContents] | None = None  # that has no answer yet
 
     async def watch(self, sink: NoticeSink) -> None:
         """Reports what lies in the folder, at once after each change, until cancelled."""
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         with _FolderWatch(self._path, lambda: loop.call_soon_threadsafe(changed.set)) as folder_watch:
-            while True:
-                changed.clear()  # before reading, so that a change during it is read again
-                error = await self._report(sink, folder_watch)
-                sink.on_source_health(self.name, error)
-                with contextlib.suppress(TimeoutError):  # wait_for loses a cancellation that comes with the change
-                    async with asyncio.timeout(self._poll_s):
-                        await changed.wait()
+            try:
+                while True:
+                    changed.clear()  # before reading, so that a change during it is read again
+                    error = await self._report(sink, folder_watch)
+                    sink.on_source_health(self.name, error)
+                    with contextlib.suppress(TimeoutError):  # wait_for loses a cancellation that comes with the change
+                        async with asyncio.timeout(self._poll_s):
+                            await changed.wait()
+            finally:
+                if self._look is not None:
+                    self._look.cancel()
 
     async def acknowledge(self, id: str) -> None:
         """Does nothing: who writes a file does not wait."""
@@ -70,11 +79,9 @@ class NoticeFolderSource:
     async def _report(self, sink: NoticeSink, folder_watch: "_FolderWatch") -> str | None:
         """Reads the folder once and reports it; returns what is wrong with the folder or a file."""
         try:
-            contents = await asyncio.to_thread(read_folder, self._path, self._owners)
-            if folder_watch.follow(
-                contents.inode
-            ):  # a new folder: events before it was watched are lost, so read again
-                contents = await asyncio.to_thread(read_folder, self._path, self._owners)
+            contents = await self._read_folder()
+            if folder_watch.follow(contents.inode):  # a new folder: events before it was watched are lost
+                contents = await self._read_folder()
             report = parse_folder(contents, self._path, self._clock())
         except FolderError as error:
             return str(error)
@@ -83,6 +90,22 @@ class NoticeFolderSource:
             return f"cannot read the notice folder {self._path}: internal error {error!r:.200}; please report it"
         sink.on_report(self.name, ENDPOINT, report, self._clock())
         return report.problem or None
+
+    async def _read_folder(self) -> FolderContents:
+        """What is in the folder, also as the last look at it says that did not come back in time. Raises FolderError.
+
+        In a thread that the end of the daemon does not wait for.
+        """
+        if self._look is None:
+            look = partial(read_folder, self._path, self._owners)
+            self._look = asyncio.ensure_future(self._calls.run_for_folder(self._path, look))
+        await asyncio.wait({self._look}, timeout=ANSWER_S)
+        if not self._look.done():
+            raise FolderError(
+                f"cannot read the notice folder {self._path}: it has not answered for {ANSWER_S:g} s; check its disk"
+            )
+        answered, self._look = self._look, None
+        return answered.result()
 
 
 def parse_folder(contents: FolderContents, path: Path, now: ClockReading) -> NoticeReport:

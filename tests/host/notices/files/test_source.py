@@ -4,6 +4,7 @@ import ctypes
 import errno
 import json
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.files.source import NoticeFolderSource
 from supervisor.host.notices.parsing import ParseError, format_time
 from tests.host.notices.recorder import Recorder
+from tests.silent_mount import SilentMount
 
 pytestmark = pytest.mark.fast_clock
 
@@ -407,6 +409,22 @@ async def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path, heard: 
 
     (tmp_path / "missing").mkdir()
     await heard.until(lambda: heard.error is None)
+
+
+@needs_root
+@pytest.mark.integration
+async def test_folder_on_a_disk_that_does_not_answer_is_said_and_one_look_waits_for_it(
+    tmp_path: Path, heard: Recorder
+) -> None:
+    before = set(threading.enumerate())
+    with SilentMount(tmp_path / "disk") as mount:
+        mount.answers_attributes = False
+        heard.watch(fast(mount.at / "notices"))
+        await heard.until(lambda: len(heard.errors) > 1)
+
+        assert f"cannot read the notice folder {mount.at}/notices: it has not answered for" in heard.errors[-1]
+        (look,) = (thread for thread in threading.enumerate() if thread not in before and thread.name == "blocking")
+        assert look.daemon
 
 
 async def test_only_the_first_hundred_files_are_read(folder: Path, heard: Recorder) -> None:
