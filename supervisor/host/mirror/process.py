@@ -87,6 +87,9 @@ def _watch(settings: MirrorSettings, watches: SimpleQueue[messages.WatchRequest]
         except (StoreError, OSError) as error:
             run = None
             answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT])
+        except Exception as error:  # noqa: BLE001 - whoever asked waits for the answer
+            run = None
+            answer = messages.FailureAnswer(question.id, repr(error)[:MAX_TEXT])
         output.write(answer)
 
 

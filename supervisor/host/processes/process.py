@@ -26,19 +26,17 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
     """Adopts a process that an earlier daemon started; None if it is gone. `on_exit`: as for `process_start.spawn`.
 
     It may still be our child (if the daemon has executed itself anew) or not, and may already be a zombie. Its exit
-    status is known where the kernel shows it.
+    status is known where the kernel shows it. Raises OSError if nobody can tell, as without free descriptors.
     """
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return None
-    try:
-        is_it = read_start_time(pid) == start_time
-    except OSError:  # too many open files
-        is_it = False
-    if not is_it:
-        os.close(pidfd)
-        return None
+    with contextlib.ExitStack() as unless_adopted:
+        unless_adopted.callback(os.close, pidfd)
+        if read_start_time(pid) != start_time:
+            return None
+        unless_adopted.pop_all()
     return Process(pid, start_time, pidfd, group_ends_with_it, on_exit)
 
 

@@ -1,6 +1,7 @@
 """The three ways to get an attempt: a new process, a standby, one of an earlier daemon's."""
 
 import contextlib
+import errno
 import os
 import time
 from dataclasses import replace
@@ -32,6 +33,9 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby_process import StandbyProcess
 from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, spawn_request
 from supervisor.runner.records.program import ProgramRecords
+
+
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class AttemptObserver(Protocol):
@@ -128,19 +132,26 @@ class AttemptFactory:
         return LiveAttempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
     def adopt(self, worker: LeftoverWorker) -> LiveAttempt | None:
-        """A process that an earlier daemon started; None if it is gone, or its pipes are."""
+        """A process that an earlier daemon started; None if it is gone, or its pipes are.
+
+        Raises OSError if there are no descriptors to tell: it must not be ended for that.
+        """
         number, channel, program_io, is_job = worker.attempt, None, None, self._config.job is not None
         try:
             if is_job:
                 channel = self._open_control_pipes(number, is_there=True)
         except SpawnError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTORS:
+                raise error.__cause__ from error
             self._log.warning("worker.out_of_reach", attempt=number, pid=worker.pid, error=str(error))
             return None
-        process = adopt(worker.pid, worker.start_time, is_job, partial(self._observer.on_exit, number))
-        if process is None:
+        with contextlib.ExitStack() as unless_adopted:
             if channel is not None:
-                channel.detach()
-            return None
+                unless_adopted.callback(channel.detach)
+            process = adopt(worker.pid, worker.start_time, is_job, partial(self._observer.on_exit, number))
+            if process is None:
+                return None
+            unless_adopted.pop_all()
         mark, began_at = worker.mark or self._mark(number), time.monotonic() - worker.age_s
         if not is_job:
             program_io = self._program_io(number, mark)

@@ -1,6 +1,7 @@
 """Processes that an earlier daemon started: watched, told apart from others, and how they ended."""
 
 import asyncio
+import errno
 import os
 import platform
 import signal
@@ -92,6 +93,23 @@ async def test_another_process_with_the_same_pid_is_not_taken_over() -> None:
     ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     assert adopt(os.getpid(), (read_start_time(os.getpid()) or 0) - 1, False, ended.set_result) is None
+
+
+async def test_a_process_of_which_nobody_can_tell_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its worker would be ended, and another one started."""
+    ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+    start_time, before = read_start_time(os.getpid()) or 0, len(os.listdir("/proc/self/fd"))
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for what in ("os.pidfd_open", "supervisor.host.processes.process.read_start_time"):
+        with monkeypatch.context() as patch:
+            patch.setattr(what, fail)
+            with pytest.raises(OSError, match="Too many open files"):
+                adopt(os.getpid(), start_time, False, ended.set_result)
+
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.integration
