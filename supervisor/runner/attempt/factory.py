@@ -34,7 +34,6 @@ from supervisor.runner.attempt.standby_process import StandbyProcess
 from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, spawn_request
 from supervisor.runner.records.program import ProgramRecords
 
-
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 

@@ -11,7 +11,8 @@ false alarm:
   they may have nothing left;
 * exceptions are not followed;
 * what a function that is called reads of its caller is only known as far as `read_by_calls` says: names of the module
-  that functions look up, and variables that nested functions share.
+  that functions look up, and variables that nested functions share. What a nested function reads that each pass makes
+  anew (`def closure(): ...`, `lambda: loss(batch)`) is read where its name is.
 
 `stats["loss"]` with a constant is followed like a name, and called `stats['loss']`.
 """
@@ -22,6 +23,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from worker.checks.reachability import global_names
 from worker.checks.watch.instructions import (
     ATTRIBUTE_LOADS,
     ATTRIBUTE_STORES,
@@ -37,6 +39,8 @@ _ENDS = frozenset(["RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "
 _COMPREHENSIONS = frozenset(["<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"])
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _CALLS = ("CALL", "PRECALL")
+_MAKES = frozenset(["MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE", "PRECALL", "CALL"])
+"""Between a function's code and the store of its name, with decorators."""
 
 _READS_BY_NAME = frozenset(["getattr", "hasattr", "vars", "__dict__"])
 
@@ -50,6 +54,17 @@ class Stored:
 
     name: str
     line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A function that the code makes at an instruction. `name`: that is bound to it at once, None if none is.
+    `reads`: names of the code around it that it may read whenever it is called."""
+
+    code: types.CodeType
+    made_at: int
+    name: str | None
+    reads: frozenset[str]
 
 
 @functools.lru_cache(maxsize=256)
@@ -89,7 +104,7 @@ class Flow:
 
     def names_read(self, index: int, read_by_calls: Iterable[str] = ()) -> frozenset[str]:
         """The names that may be read behind an instruction before they are assigned."""
-        live = self._live(self._accesses_with(read_by_calls), index)
+        live = self._live(self._accesses_with(read_by_calls, index), index)
         return live.at(self._following(index, again=True, around=index))
 
     def carried(self, index: int, read_by_calls: Iterable[str] = ()) -> dict[str, Stored]:
@@ -98,7 +113,7 @@ class Flow:
         Each loop for itself: its body assigns the name and may read it before. What the body of an outer loop makes
         anew before its inner loop is not carried, although it is the same at all steps of the inner one.
         """
-        live = self._live(self._accesses_with(read_by_calls), index)
+        live = self._live(self._accesses_with(read_by_calls, index), index)
         stores: dict[str, Stored] = {}
         for first, last in self._loops_around(index):
             read = live.at([(self._beginning_of_pass(first, last), False)])
@@ -142,12 +157,25 @@ class Flow:
         following = [(0, False)] if start is None else list(self._following(start, again=True, around=start))
         return name not in live.at(following)
 
-    def _accesses_with(self, read_by_calls: Iterable[str]) -> list[tuple[Access, ...]]:
-        by_calls = tuple(("load", name) for name in self._shared.union(read_by_calls))
-        return [
+    def nested_in_loops(self, index: int) -> list[Nested]:
+        """The functions that each pass of a loop around an instruction makes anew."""
+        loops = self._loops_around(index)
+        return [nested for nested in self._nested if any(first <= nested.made_at <= last for first, last in loops)]
+
+    def _accesses_with(self, read_by_calls: Iterable[str], index: int) -> list[tuple[Access, ...]]:
+        anew = self.nested_in_loops(index)
+        shared = [] if self._is_module else [nested.reads for nested in self._nested if nested not in anew]
+        by_calls = tuple(("load", name) for name in frozenset(read_by_calls).union(*shared))
+        accesses = [
             (*by_calls, *own) if by_calls and instruction.opname.startswith(_CALLS) else own
             for instruction, own in zip(self.instructions, self._accesses, strict=True)
         ]
+        for nested in anew:
+            reads = tuple(("load", name) for name in sorted(nested.reads))
+            places = [number for number, own in enumerate(self._accesses) if ("load", nested.name) in own]
+            for number in places if nested.name is not None else [nested.made_at]:
+                accesses[number] = (*reads, *accesses[number])
+        return accesses
 
     def _live(self, accesses: list[tuple[Access, ...]], around: int | None) -> "_Live":
         """What may be read from each node on before it is assigned: the usual equations, solved from the end.
@@ -197,14 +225,34 @@ class Flow:
         instruction = self.instructions[number]
         return self._index.get(instruction.argval) if instruction.opcode in _JUMPS else None
 
+    @property
+    def _is_module(self) -> bool:
+        return self.code.co_name == "<module>"
+
     @functools.cached_property
-    def _shared(self) -> frozenset[str]:
-        """The variables that nested functions share, which may be called at any time; comprehensions run where they
-        stand."""
-        nested = [const for const in self.code.co_consts if isinstance(const, types.CodeType)]
-        return frozenset(
-            name for code in nested if code.co_name not in _COMPREHENSIONS for name in code.co_freevars
-        ).intersection(self.code.co_cellvars)
+    def _nested(self) -> list[Nested]:
+        """The functions that this code makes. They may be called at any time; comprehensions run where they stand."""
+        found = []
+        for number, instruction in enumerate(self.instructions):
+            code = instruction.argval
+            is_code = instruction.opname == "LOAD_CONST" and isinstance(code, types.CodeType)
+            if is_code and code.co_name not in _COMPREHENSIONS:
+                found.append(Nested(code, number, self._name_bound_behind(number), self._reads_of(code)))
+        return found
+
+    def _reads_of(self, code: types.CodeType) -> frozenset[str]:
+        if self._is_module:
+            return global_names(code)
+        return frozenset(code.co_freevars).intersection(self.code.co_cellvars)
+
+    def _name_bound_behind(self, number: int) -> str | None:
+        """The name of the function that is made there, also behind its decorators."""
+        for later in self.instructions[number + 1 :]:
+            if later.opname in STORES:
+                return str(later.argval)
+            if later.opname not in _MAKES:
+                return None
+        return None
 
     @functools.cached_property
     def _loops(self) -> list[tuple[int, int]]:

@@ -44,7 +44,9 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
     by_calls: frozenset[str] = frozenset()
     if frame.f_locals is frame.f_globals:
         functions = [f_global for f_global in frame.f_globals.values() if isinstance(f_global, types.FunctionType)]
-        by_calls = frozenset().union(*(global_names(function.__code__) for function in functions))
+        anew = [nested.code for nested in flow.nested_in_loops(index)]
+        codes = [function.__code__ for function in functions if function.__code__ not in anew]
+        by_calls = frozenset().union(*map(global_names, codes))
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
     targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)

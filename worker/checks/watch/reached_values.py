@@ -5,6 +5,7 @@ objects. Imports no framework.
 """
 
 import collections
+import functools
 import sys
 import time
 import types
@@ -58,6 +59,9 @@ class Search:
             self.values.setdefault(path, plain)
             return
         identity = id(value)
+        if owner is not None and (code := _code_of(value)) is not None:  # another step, another loss
+            where = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+            self._add(path, "object", digests.digest_plain(where), identity, owner, binding)
         if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
@@ -127,6 +131,12 @@ class Search:
             self._add(path, "iterator", digest, identity, owner, binding)
         else:
             self._waiting.extend(parts_of(path, iterator, self.codes))
+
+
+def _code_of(value: Any) -> types.CodeType | None:
+    """That of a function of the script which is an attribute; the same for each that one `lambda` makes."""
+    function = getattr(value, "__func__", value.func if isinstance(value, functools.partial) else value)
+    return function.__code__ if isinstance(function, types.FunctionType) else None
 
 
 def _kind_of_container(container: Any) -> str:

@@ -161,9 +161,48 @@ def given_to_entries(run: Run) -> None:
         run.step_done()
 
 
+def closure_that_is_made_once(run: Run) -> None:
+    best = 0.0
+
+    def closure(value: float) -> float:
+        nonlocal best
+        best = max(best, value)
+        return best
+
+    for batch in run.batches(DATA):
+        run.step_done(loss=closure(batch))
+
+
+def last_inputs_of_a_closure(run: Run) -> None:
+    closure = evaluate
+    for batch in run.batches(DATA):
+        before = closure()
+        inputs = batch
+
+        def closure() -> float:
+            return inputs  # noqa: B023
+
+        run.step_done(loss=before)
+
+
+def function_of_an_object_replaced(run: Run) -> None:
+    trainer = SimpleNamespace(loss=evaluate)
+    for number, batch in enumerate(run.batches(DATA)):
+        if number == 1:
+            trainer.loss = another_loss
+        run.step_done(loss=trainer.loss(batch))
+
+
+def another_loss(loss: float) -> float:
+    return 2 * loss
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
+        (closure_that_is_made_once, {"best"}),
+        (last_inputs_of_a_closure, {"closure", "inputs"}),
+        (function_of_an_object_replaced, {"trainer.loss"}),
         (best_of_epochs, {"best", "patience"}),
         (sum_of_an_epoch, {"total_loss", "count"}),
         (lists_and_dicts, {"losses", "stats['best']", "seen"}),
@@ -235,7 +274,28 @@ def kept_in_the_state(run: Run) -> None:
         run.step_done()
 
 
-@pytest.mark.parametrize("loop", [usual_temporaries, made_from_the_run, kept_in_the_state])
+def closures_of_a_pass(run: Run) -> None:
+    for batch in run.batches(DATA):
+        inputs = evaluate(batch)
+
+        def closure(scale: float = 2.0) -> float:
+            return inputs * scale  # noqa: B023
+
+        loss_of = lambda: inputs + batch  # noqa: B023, E731
+        run.step_done(loss=closure() + loss_of() + max(map(lambda part: part * inputs, DATA)))  # noqa: C417
+
+
+def functions_of_a_pass_as_attributes(run: Run) -> None:
+    trainer = SimpleNamespace(loss=evaluate)
+    for batch in run.batches(DATA):
+        trainer.closure = lambda: trainer.loss(batch)  # noqa: B023
+        run.step_done(loss=trainer.closure())
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [usual_temporaries, made_from_the_run, kept_in_the_state, closures_of_a_pass, functions_of_a_pass_as_attributes],
+)
 def test_values_made_anew_or_kept_in_state_are_not_named(loop: Callable[[Run], None]) -> None:
     run = Run()
 
