@@ -7,6 +7,7 @@ steps after a restart compare: what differs is named.
 """
 
 import json
+import numbers
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from worker.checks.watch.kept_values import Reached
 FORMAT = 1
 MOST_VALUES = 1000
 MAX_BYTES = 1 << 20
-KINDS = ("value", "array")  # whose digest is the same in every process
 
 Values = Mapping[str, Reached]
 IsLost = Callable[[Reached, Reached | None], bool]
@@ -44,7 +44,7 @@ class SetOnce:
         for path, now in values.items():
             was = before.get(path)
             is_new = now.owner in owners if was is None else was.digest != now.digest
-            if is_new and now.kind in KINDS and now.binding is not None and is_lost(now, was):
+            if is_new and _is_comparable(now) and now.binding is not None and is_lost(now, was):
                 self._digests[path] = now.digest
 
     def later(self, values: Values, is_lost: IsLost) -> None:
@@ -66,6 +66,11 @@ class SetOnce:
             for path, digest in self._recorded.items()
             if (now := values.get(path)) is not None and now.digest != digest and is_lost(now, now)
         ]
+
+
+def _is_comparable(reached: Reached) -> bool:
+    """Whether it is a number or an array: texts name files, hosts and times, and differ without an effect."""
+    return reached.kind == "array" or (reached.kind == "value" and isinstance(reached.value, numbers.Number))
 
 
 def read_set_once(directory: Path) -> dict[str, int]:

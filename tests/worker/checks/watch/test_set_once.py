@@ -89,8 +89,8 @@ def test_what_is_set_to_the_same_again_is_not_named(tmp_path: Path, capfd: pytes
     assert "cannot resume exactly" not in capfd.readouterr().err
 
 
-def reached(path: str, digest: int, kind: str = "value", owner: int = 1) -> Reached:
-    return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2])
+def reached(path: str, digest: int, kind: str = "value", owner: int = 1, value: object = 0.5) -> Reached:
+    return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2], value)
 
 
 def seen(*values: Reached) -> dict[str, Reached]:
@@ -103,6 +103,7 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
     now = seen(
         reached("a.same", 1), reached("a.set", 2), reached("a.then_changed", 2), reached("a.anew", 2),
         reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("a.list", 3, kind="container"),
+        reached("a.text", 3, value="run of today"),
     )  # fmt: skip
     once.first(now, lambda value, before: True)
     assert once.digests == {"a.set": 2, "a.then_changed": 2, "a.anew": 2, "a.new": 3}
