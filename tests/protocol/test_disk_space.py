@@ -31,7 +31,7 @@ def error_of_filling(folder: Path, content: bytes) -> OSError:
     raise AssertionError("it is not full")
 
 
-def test_a_disk_with_space_and_without_inodes_is_told_from_a_full_one(small: Callable[[str], Path]):
+def test_a_disk_with_space_and_without_inodes_is_told_from_a_full_one(small: Callable[[str], Path]) -> None:
     disk = small("size=8m,nr_inodes=20")
 
     reason = full_disk_reason(error_of_filling(disk, b"x"), disk / "deeper" / "file")
@@ -39,12 +39,12 @@ def test_a_disk_with_space_and_without_inodes_is_told_from_a_full_one(small: Cal
     assert reason == "No space left on device: it has free space, but no inodes for more files (`df -i`)"
 
 
-def test_a_disk_without_space_is_full(small: Callable[[str], Path]):
+def test_a_disk_without_space_is_full(small: Callable[[str], Path]) -> None:
     disk = small("size=400k,nr_inodes=200")
 
     assert full_disk_reason(error_of_filling(disk, b"x" * 40_000), disk / "file") == "No space left on device"
 
 
-def test_other_errors_keep_their_reason(tmp_path: Path):
+def test_other_errors_keep_their_reason(tmp_path: Path) -> None:
     assert full_disk_reason(OSError(errno.EIO, "Input/output error"), tmp_path) == "Input/output error"
     assert full_disk_reason(OSError("odd"), tmp_path) == "odd"
