@@ -89,7 +89,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             await runner.wait_until(lambda: True if runner.state is not State.ADOPTING else None)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:
-                raise CommandError(Code.ALREADY_STARTED, runner.name)
+                raise _already_started(runner, is_order=begins_at is not None)
             if turn is not None:
                 turn.give_up()
             await _until_started(context, runner)
@@ -104,7 +104,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         _require_not_closing(context)
         if begins_at is not None:
             if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
-                raise CommandError(Code.ALREADY_STARTED, runner.name)
+                raise _already_started(runner, is_order=True)
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
         is_order = begins_at is not None
@@ -129,6 +129,12 @@ def _begins_at(context: CommandContext, request: StartRequest) -> int | None:
     if request.from_scratch and request.from_step is not None:
         raise CommandError(Code.BAD_ARGUMENTS, "from_scratch and from_step exclude each other")
     return request.from_step or 0
+
+
+def _already_started(runner: Runner, is_order: bool) -> CommandError:
+    """`is_order`: the request says where to begin, which is not carried out."""
+    text = f"{runner.name} runs, so its checkpoints are left as they are; stop it, then start it so"
+    return CommandError(Code.ALREADY_STARTED, text if is_order else runner.name)
 
 
 async def _until_started(context: CommandContext, runner: Runner) -> None:
@@ -187,7 +193,10 @@ def _settled_state(context: CommandContext, runner: Runner) -> State | None:
 
 def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
-    reason = waits_for or runner.reason or f"its state is {runner.state}"
+    trains = "ran" if runner.config.job is None else "trained"
+    stopped = f"it was told to stop before it {trains}"  # by another client
+    state = stopped if runner.state is State.STOPPED else f"its state is {runner.state}"
+    reason = waits_for or runner.reason or state
     if (spawn_error := runner.records.process.spawn_error) is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)

@@ -150,6 +150,19 @@ async def test_program_removed_while_it_waits_is_not_started(daemon: CommandCont
 
 
 @pytest.mark.integration
+async def test_a_start_that_another_client_stops_says_so(daemon: CommandContext):
+    first = daemon.programs.runners["first"]
+    async with asyncio.timeout(PATIENCE_S):
+        starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first")))
+        await first.wait_until(lambda: first.state is State.STARTING or None)
+        await start_stop.stop(daemon, start_stop.StopRequest("first"))
+
+        with pytest.raises(CommandError, match="it was told to stop before it ran") as stopped:
+            await starting
+    assert stopped.value.code is Code.ABNORMAL_TERMINATION
+
+
+@pytest.mark.integration
 async def test_a_start_that_is_under_way_is_joined_but_not_by_supervisors_clients(daemon: CommandContext):
     first = daemon.programs.runners["first"]
     begun = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first")))
@@ -273,3 +286,4 @@ async def test_order_where_to_begin_is_refused_if_somebody_starts_the_job_meanwh
         with pytest.raises(CommandError) as refused:
             await starting
     assert refused.value.code is Code.ALREADY_STARTED
+    assert str(refused.value) == "job runs, so its checkpoints are left as they are; stop it, then start it so"
