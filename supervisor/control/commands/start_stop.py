@@ -194,7 +194,9 @@ def _settled_state(context: CommandContext, runner: Runner) -> State | None:
 def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
     trains = "ran" if runner.config.job is None else "trained"
-    stopped = f"it was told to stop before it {trains}"  # by another client
+    stopped = f"it was told to stop before it {trains}"  # by another client, or to be updated
+    if runner.facts.begin_at is not None:
+        stopped += "; where it is to begin holds for its next start, and a stop withdraws it"
     state = stopped if runner.state is State.STOPPED else f"its state is {runner.state}"
     reason = waits_for or runner.reason or state
     if (spawn_error := runner.records.process.spawn_error) is not None:

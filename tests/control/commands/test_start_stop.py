@@ -16,6 +16,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -160,6 +161,18 @@ async def test_a_start_that_another_client_stops_says_so(daemon: CommandContext)
         with pytest.raises(CommandError, match="it was told to stop before it ran") as stopped:
             await starting
     assert stopped.value.code is Code.ABNORMAL_TERMINATION
+
+
+@pytest.mark.integration
+async def test_a_start_that_an_update_ends_says_that_its_order_where_to_begin_holds(daemon: CommandContext):
+    job = daemon.programs.runners["job"]
+    async with asyncio.timeout(PATIENCE_S):
+        starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("job", from_scratch=True)))
+        await job.wait_until(lambda: job.state is State.STARTING or None)
+        job.post(events.ProgramClosed("update"))
+
+        with pytest.raises(CommandError, match="told to stop before it trained; where it is to begin holds for its"):
+            await starting
 
 
 @pytest.mark.integration
