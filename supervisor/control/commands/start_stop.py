@@ -195,9 +195,7 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
     trains = "ran" if runner.config.job is None else "trained"
     stopped = f"it was told to stop before it {trains}"  # by another client, or to be updated
-    if runner.facts.begin_at is not None:
-        stopped += "; where it is to begin holds for its next start, and a stop withdraws it"
-    state = stopped if runner.state is State.STOPPED else f"its state is {runner.state}"
+    state = stopped + _standing_order(runner) if runner.state is State.STOPPED else f"its state is {runner.state}"
     reason = waits_for or runner.reason or state
     if (spawn_error := runner.records.process.spawn_error) is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(spawn_error.kind)
@@ -207,6 +205,17 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     is_failed = waits_for is None and runner.state in (State.BACKOFF, State.FAILED)
     code = Code.SPAWN_ERROR if is_failed else Code.ABNORMAL_TERMINATION  # the words that Supervisor has for these
     return CommandError(code, "; ".join([reason, *advice(runner)]))
+
+
+def _standing_order(runner: Runner) -> str:
+    """What an operator's choice of where to begin means for the next start; empty if there is none."""
+    begin_at = runner.facts.begin_at
+    if begin_at is None:
+        return ""
+    begins = f"its next start begins at step {begin_at}" if begin_at else "its next start begins anew"
+    if begin_at == runner.facts.set_aside:
+        return f"; {begins}, as what it has beyond that is in abandoned/ already"
+    return f"; {begins}, unless a stop withdraws that"
 
 
 def _mirror_silence(runner: Runner) -> str | None:
@@ -246,6 +255,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     done = "told to stop" if ends else "stopped"
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
+    done += _standing_order(runner)
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
     if not restarts or withdraws:
         recorded = context.ledger.wanted.until_recorded(with_decisions=withdraws)

@@ -171,7 +171,7 @@ async def test_a_start_that_an_update_ends_says_that_its_order_where_to_begin_ho
         await job.wait_until(lambda: job.state is State.STARTING or None)
         job.post(events.ProgramClosed("update"))
 
-        with pytest.raises(CommandError, match="told to stop before it trained; where it is to begin holds for its"):
+        with pytest.raises(CommandError, match="before it trained; its next start begins anew, unless a stop"):
             await starting
 
 
