@@ -8,6 +8,7 @@ PREFIX=/opt/stepkeeper
 CONFIG=/etc/stepkeeper
 UNITS=/etc/systemd/system
 COMMANDS="supervisord supervisorctl"
+LOCK=/run/stepkeeper-install.lock # only root can write there
 MANUAL="man1/supervisord.1 man1/supervisorctl.1 man5/supervisord.conf.5"
 HERE=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 SOURCE=$(dirname -- "$HERE")
@@ -323,6 +324,12 @@ uninstall() {
     say "stepkeeper is gone. Kept: $CONFIG (configuration), /var/lib/stepkeeper (history), /var/log/stepkeeper (logs)," \
         "your checkpoints, $UNITS/stepkeeper.service.d (what you wrote there) and the user stepkeeper, who owns them"
 }
+
+# Two at once would each delete what the other has just made, and wait for a daemon that the other has replaced.
+if [ "$(id -u)" = 0 ] && command -v flock >/dev/null; then
+    exec 9>"$LOCK"
+    flock --nonblock 9 || fail "another install.sh is at work on this host; wait for its end, then run this again"
+fi
 
 case $act in
     install) install_all ;;

@@ -48,6 +48,7 @@ from supervisor.lifecycle import DaemonLifecycle
 from supervisor.one_shot_options import EXIT_CANNOT_RUN, EXIT_CONFIG, check, fail, run_one_shot
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import AllocationError
+from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.printable import accept_any_text
 from supervisor.signals import SIGNALS
@@ -134,7 +135,10 @@ def _explain_start_failure(error: Exception) -> str:
     if error.filename is None:
         return f"cannot start supervisord: {error.strerror or error}"
     remedy = "make it writable for this user, or configure another path in [supervisord]"
-    return f"cannot start supervisord: cannot use {error.filename}: {error.strerror}; {remedy}"
+    if error.errno in DISK_FULL:
+        remedy = "free space there"
+    place = Path(os.fsdecode(error.filename))
+    return f"cannot start supervisord: cannot use {place}: {full_disk_reason(error, place)}; {remedy}"
 
 
 def _current_folder() -> Path:

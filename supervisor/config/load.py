@@ -124,7 +124,7 @@ class _ConfigReader:
     def read_config(self) -> Config | None:
         for name, section in self.source.sections.items():
             check_section(name, section, self.problems, self.warnings)
-            check_lines(section, _PROGRAM_KEYS, _OWN_KEYS, self.problems, self.warnings)
+            check_lines(section, self.source.path, _PROGRAM_KEYS, _OWN_KEYS, self.problems, self.warnings)
         daemon = self._read_supervisord()
         unix = self._read_servers("unix_http_server", UnixServerConfig, server_relations.check_socket)
         inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)

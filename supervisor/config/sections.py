@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Set
+from pathlib import Path
 
 from supervisor.config import program_defaults, supervisor_keys
 from supervisor.ini.problems import Problem, nearest_word
@@ -47,12 +48,13 @@ def check_section(name: str, section: IniSection, problems: list[Problem], warni
 
 
 def check_lines(
-    section: IniSection, known: Set[str], own: Set[str], problems: list[Problem], warnings: list[Problem]
+    section: IniSection, main: Path, known: Set[str], own: Set[str], problems: list[Problem], warnings: list[Problem]
 ) -> None:
     """Adds what lines of a section do that nobody means: they go on with the value above, or replace an earlier one.
 
-    `known`: the keys of programs; `own`: those that Supervisor does not have. A section with one of these was written
-    for this daemon, so a second one of its name is a problem; elsewhere it is a remark, as Supervisor takes it.
+    `main`: the file that includes the others. `known`: the keys of programs; `own`: those that Supervisor does not
+    have. A section with one of these was written for this daemon, so a second one of its name is a problem; elsewhere
+    it is a remark, as Supervisor takes it.
     """
     place = f"[{section.name:.80}]"
     for key, entry in [*section.replaced, *section.entries.items()]:
@@ -66,7 +68,13 @@ def check_lines(
     is_ours = is_of_program(section.name) and not own.isdisjoint(section.entries)
     for key, earlier in section.replaced:
         last = section.entries[key]
-        if earlier.value == last.value or earlier.location.file != last.location.file:
+        if earlier.value == last.value:
+            continue
+        if earlier.location.file != last.location.file:
+            if earlier.location.file != main and is_of_program(section.name):  # a copied file, perhaps
+                text = f"{place} {key} is set in {earlier.location.file}:{earlier.location.line} too: this one holds"
+                remedy = "give the section a name of its own if it is meant for another program"
+                warnings.append(Problem(last.location, f"{text}; {remedy}"))
             continue  # an included file may well replace what the main file says
         first, second = earlier.header, last.header
         is_copy = first != second

@@ -108,6 +108,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointSelected,  (STARTING,),                             launching.checkpoint_selected),
     (events.SelectionFailed,     (STARTING,),                             launching.selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              launching.selection_failed_late),
+    (events.CheckpointsSetAside, (*OVER, BACKOFF, STARTING, STOPPING, KILLING), storage_waits.checkpoints_set_aside),
     (events.StorageSeen,         (BACKOFF,),                              storage_waits.storage_seen),
     (events.StorageSeen,         (RUNNING,),                              training.storage_seen_in_training),
     (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   launching.worker_met),
@@ -233,7 +234,7 @@ class Job:
         is_late = facts.state not in ALIVE and highest_here > facts.attempt
         is_decided = facts.begin_at is not None or facts.restore_below_step is not None
         if is_late:
-            facts.begin_at = facts.begin_since = facts.restore_below_step = None
+            facts.begin_at = facts.begin_since = facts.set_aside = facts.restore_below_step = None
         self.skip_attempts(highest)
         return is_late and is_decided
 

@@ -610,6 +610,20 @@ def test_a_line_that_replaces_another_or_goes_on_with_it_is_a_remark_on_what_is_
     assert says in str(remark)
 
 
+def test_included_files_that_replace_each_others_values_of_a_program_are_remarked_upon(read, tmp_path):
+    """One may be a copy of the other whose section was not renamed."""
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "a.conf").write_text("[program:x]\ncommand = /bin/a\n")
+    (folder / "b.conf").write_text("[program:x]\ncommand = /bin/b\n")
+
+    config = read(f"{DAEMON}[include]\nfiles = conf.d/*.conf\n[program:x]\ncommand = /bin/main\n")
+
+    (remark,) = config.warnings
+    assert str(remark).startswith(f"{folder}/b.conf:2: [program:x] command is set in {folder}/a.conf:2 too: this one")
+    assert config.programs["x"].command == ("/bin/b",)
+
+
 def test_lines_that_go_on_and_values_that_come_again_as_they_are_meant_are_no_remark(read, tmp_path):
     (tmp_path / "more.conf").write_text("[program:x]\nstopwaitsecs = 20\n")
     text = 'command = sh -c "\n  [ -f a ]\n  b=c\n  "\nenvironment = A=1,\n  user=2\nstopwaitsecs = 5\nautostart = no\n'

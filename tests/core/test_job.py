@@ -86,6 +86,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.ReadyReported: ALL - {State.STARTING},
     events.CheckpointSelected: ALL - {State.STARTING},
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
+    events.CheckpointsSetAside: frozenset({State.RUNNING, State.FLUSHING, State.ADOPTING}),
     events.StorageSeen: ALL - {State.BACKOFF, State.RUNNING},
     events.BeginAtRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
     events.StartPathsSeen: ALL - {State.BACKOFF},

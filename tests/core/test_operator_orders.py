@@ -1,8 +1,8 @@
 """Random histories of one job whose operator chooses where it begins: each choice is carried out once, and not before.
 
-It holds until an attempt that was launched for it has begun, the operator stops the job or chooses otherwise. An
-attempt that was launched before does not carry it out, whatever it says or however it ends, and no other daemon
-forgets it.
+It holds until an attempt that was launched for it has begun, the operator stops the job or chooses otherwise; a stop
+withdraws it only until checkpoints are set aside for it. An attempt that was launched before does not carry it out,
+whatever it says or however it ends, and no other daemon forgets it.
 """
 
 from typing import Any
@@ -27,13 +27,16 @@ EXITS = (0, 1, 80, WorkerExit.STOPPED, WorkerExit.DIVERGED)
 
 class Orders(RuleBasedStateMachine):
     """`chosen`: the step that the operator chose and that has not been carried out; `launched_for_it`: the first
-    attempt that was launched since."""
+    attempt that was launched since. `set_aside`: the step for which checkpoints were set aside, until one has begun.
+    `withdrawn`: what the last stop has withdrawn, and the first attempt that was launched for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.chosen: int | None = None
         self.launched_for_it: int | None = None
+        self.set_aside: int | None = None
+        self.withdrawn: tuple[int | None, int | None] = None, None
         self.job = Job(POLICY)
         self.post(events.StartRequested())
 
@@ -69,7 +72,7 @@ class Orders(RuleBasedStateMachine):
     def has_begun(self) -> None:
         """The present attempt has."""
         if self.launched_for_it is not None and self.launched_for_it <= self.attempt:
-            self.chosen = self.launched_for_it = None
+            self.chosen = self.launched_for_it = self.set_aside = None
 
     # --- the operator ------------------------------------------------------------------------------------------------
 
@@ -79,7 +82,10 @@ class Orders(RuleBasedStateMachine):
 
     @rule()
     def operator_stops(self) -> None:
-        self.chosen = self.launched_for_it = None
+        self.withdrawn = self.chosen, self.launched_for_it
+        self.chosen = self.set_aside
+        if self.chosen is None:
+            self.launched_for_it = None
         self.post(events.StopRequested())
 
     @precondition(lambda self: self.trains)
@@ -117,6 +123,23 @@ class Orders(RuleBasedStateMachine):
     def checkpoint_is_selected(self) -> None:
         path = "/data/step-0000000005.a1" if self.chosen == STEP else None
         self.post(events.CheckpointSelected(self.attempt, path, None if path is None else STEP))
+
+    @precondition(lambda self: self.job.state is State.STARTING and self.launched_for_it == self.attempt)
+    @rule()
+    def checkpoints_are_set_aside(self) -> None:
+        assert self.chosen is not None
+        self.set_aside = self.chosen
+        self.post(events.CheckpointsSetAside(self.attempt, self.chosen))
+
+    @precondition(lambda self: self.chosen is None and self.withdrawn[1] == self.attempt and not self.trains)
+    @rule()
+    def checkpoints_were_set_aside_as_the_stop_came(self) -> None:
+        step, launched = self.withdrawn
+        self.withdrawn = None, None
+        if step is None or self.job.state not in (State.STOPPING, State.KILLING, State.STOPPED):
+            return
+        self.chosen, self.set_aside, self.launched_for_it = step, step, launched
+        self.post(events.CheckpointsSetAside(self.attempt, step))
 
     @precondition(lambda self: self.is_alive)
     @rule()

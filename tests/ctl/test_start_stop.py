@@ -66,6 +66,16 @@ def test_a_name_that_is_no_signal_says_what_was_meant(daemon, ctl):
     assert result.err == "    the signal is 'HPU', which is no signal; did you mean HUP?\n"
 
 
+@pytest.mark.parametrize("order", ["--from-scratch", "--from-step=100"])
+def test_an_order_where_to_begin_that_a_running_job_does_not_carry_out_is_no_success(daemon, ctl, order):
+    daemon.answers["start"] = Fault("ALREADY_STARTED", "digits runs, so its checkpoints are left as they are; stop it")
+
+    result = ctl("start", order, "digits")
+
+    assert (result.out, result.status) == ("digits: ERROR (already started)\n", 1)
+    assert result.err == "    digits runs, so its checkpoints are left as they are; stop it\n"
+
+
 def test_several_programs_start_side_by_side(daemon, ctl):
     together = threading.Barrier(3, timeout=60)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.reading import alive, content, records
+from tests.system.disks import mount, umount
 from tests.system.harness import Daemon, job
 
 SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
@@ -95,6 +96,24 @@ def test_a_place_it_cannot_use_is_named_with_what_to_do(tmp_path: Path):
         f"cannot start supervisord: cannot use {place}; make it writable for this user, or configure another path in"
         in daemon.errors()
     )
+
+
+def test_a_full_disk_is_named_when_it_keeps_the_daemon_from_starting(tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    daemon = Daemon(tmp_path, "", f"pidfile={disk}/supervisord.pid")
+    mount("tmpfs", disk, "-o", "size=64k")
+    try:
+        with contextlib.suppress(OSError):
+            (disk / "filling").write_bytes(bytes(1 << 20))
+
+        with pytest.raises(AssertionError, match="exited with 71"):
+            daemon.start()
+    finally:
+        umount(disk)
+
+    refusal = f"cannot use {disk}/supervisord.pid: No space left on device; free space there"
+    assert f"cannot start supervisord: {refusal}" in daemon.errors()
 
 
 def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp_path: Path):

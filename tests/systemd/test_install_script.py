@@ -1,5 +1,6 @@
 """deploy/install.sh as far as it can be judged without installing: the rest is seen by `make systemd-test`."""
 
+import fcntl
 import hashlib
 import os
 import re
@@ -71,6 +72,20 @@ def test_no_module_of_the_folder_that_root_stands_in_is_imported(tmp_path: Path)
 
     assert "finds no /nonexistent" in done.stderr
     assert not (tmp_path / "taken").exists()
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is to install")
+def test_a_second_one_at_the_same_time_is_refused_and_changes_nothing():
+    with open("/run/stepkeeper-install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        status, text = run("--no-start", "--wheel", "/nonexistent")
+
+    assert (status, text) == (
+        1,
+        "install.sh: another install.sh is at work on this host; wait for its end, then run this again\n",
+    )
 
 
 def test_help_names_every_option():

@@ -35,6 +35,7 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.disk_space import full_disk_reason
 from supervisor.protocol.layout import CheckpointName
 from worker.checkpoint import snapshot
 from worker.checkpoint.bundle_writer import BundleCopy
@@ -221,6 +222,7 @@ class ShardedWriter(TensorFlowWriter):
                     folder.sync()
             return ShareReport(files, [crc for _, crc in written])
         except OSError as error:
-            return ShareReport(error=error.strerror or str(error), errno=error.errno, file=error.filename)
+            reason = full_disk_reason(error, self._directory)
+            return ShareReport(error=reason, errno=error.errno, file=error.filename)
         except Exception as error:  # noqa: BLE001 - the chief waits for a report, and reports this
             return ShareReport(error=describe_error(error))

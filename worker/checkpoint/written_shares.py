@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.disk_space import DISK_FULL
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint.bundle_writer import BundleCopy, Written, data_name, encode_index
@@ -20,7 +21,7 @@ from worker.checkpoint.save_link import GangLost, SaveLink
 from worker.checkpoint.shares import Shares
 from worker.checkpoint.snapshot import TensorSnapshot
 from worker.checkpoint.tensorflow_writer import not_finite_text
-from worker.saving.commit import DISK_FULL, NotFinite, OtherDiskFull, SaveError, save_error_text
+from worker.saving.commit import NotFinite, OtherDiskFull, SaveError, save_error_text
 
 SEEN_S = 5.0  # until the chief sees what another host has written: network file systems remember sizes for about 3 s
 

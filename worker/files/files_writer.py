@@ -169,7 +169,10 @@ class FilesWriter:
             taken.write(folder.path)
         except OSError as error:
             if error.errno is None and not _has_room(folder.path):
-                raise OSError(errno.ENOSPC, f"No space left on device ({describe_error(error)})") from error
+                reason = f"No space left on device ({describe_error(error)})"
+                raise OSError(errno.ENOSPC, reason, str(folder.path)) from error
+            if error.errno is not None and error.filename is None:  # writing to an open file knows no name
+                raise OSError(error.errno, error.strerror, str(folder.path)) from error
             raise
         for path in sorted(folder.path.iterdir()):
             folder.adopt(path.name)

@@ -26,7 +26,6 @@ not known to be durable, which would be in the way of the next try, but never an
 """
 
 import contextlib
-import errno
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +37,9 @@ from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
+from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SaveError(Exception):
@@ -226,4 +224,4 @@ def save_error_text(name: CheckpointName, cause: str) -> str:
 
 def describe_os_error(error: OSError) -> str:
     """A failed system call in a few words: the file and the reason."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{error.filename}: {full_disk_reason(error, Path(error.filename))}" if error.filename else str(error)

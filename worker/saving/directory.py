@@ -10,6 +10,7 @@ from supervisor.protocol.checkpoints import removal, selection
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import check_mounted, highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.disk_space import DISK_FULL
 from supervisor.protocol.installation import install_extra
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.exits import WorkerExit
@@ -102,6 +103,8 @@ def open_checkpoint_directory(
     except OSError as error:
         known = {
             errno.ENODEV: "mount it, and start again",
+            errno.EROFS: "mount it for writing",
+            **dict.fromkeys(DISK_FULL, "free space there"),
             errno.EBUSY: "if it never trains, another job or host saves there: give each a directory of its own",
         }
         remedy = known.get(error.errno or 0, "make it a folder that this user may write")

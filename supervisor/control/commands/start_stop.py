@@ -89,7 +89,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             await runner.wait_until(lambda: True if runner.state is not State.ADOPTING else None)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:
-                raise CommandError(Code.ALREADY_STARTED, runner.name)
+                raise _already_started(runner, is_order=begins_at is not None)
             if turn is not None:
                 turn.give_up()
             await _until_started(context, runner)
@@ -104,7 +104,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         _require_not_closing(context)
         if begins_at is not None:
             if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
-                raise CommandError(Code.ALREADY_STARTED, runner.name)
+                raise _already_started(runner, is_order=True)
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
         is_order = begins_at is not None
@@ -129,6 +129,12 @@ def _begins_at(context: CommandContext, request: StartRequest) -> int | None:
     if request.from_scratch and request.from_step is not None:
         raise CommandError(Code.BAD_ARGUMENTS, "from_scratch and from_step exclude each other")
     return request.from_step or 0
+
+
+def _already_started(runner: Runner, is_order: bool) -> CommandError:
+    """`is_order`: the request says where to begin, which is not carried out."""
+    text = f"{runner.name} runs, so its checkpoints are left as they are; stop it, then start it so"
+    return CommandError(Code.ALREADY_STARTED, text if is_order else runner.name)
 
 
 async def _until_started(context: CommandContext, runner: Runner) -> None:
@@ -187,7 +193,10 @@ def _settled_state(context: CommandContext, runner: Runner) -> State | None:
 
 def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
-    reason = waits_for or runner.reason or f"its state is {runner.state}"
+    trains = "ran" if runner.config.job is None else "trained"
+    stopped = f"it was told to stop before it {trains}"  # by another client, or to be updated
+    state = stopped + _standing_order(runner) if runner.state is State.STOPPED else f"its state is {runner.state}"
+    reason = waits_for or runner.reason or state
     if (spawn_error := runner.records.process.spawn_error) is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)
@@ -196,6 +205,17 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     is_failed = waits_for is None and runner.state in (State.BACKOFF, State.FAILED)
     code = Code.SPAWN_ERROR if is_failed else Code.ABNORMAL_TERMINATION  # the words that Supervisor has for these
     return CommandError(code, "; ".join([reason, *advice(runner)]))
+
+
+def _standing_order(runner: Runner) -> str:
+    """What an operator's choice of where to begin means for the next start; empty if there is none."""
+    begin_at = runner.facts.begin_at
+    if begin_at is None:
+        return ""
+    begins = f"its next start begins at step {begin_at}" if begin_at else "its next start begins anew"
+    if begin_at == runner.facts.set_aside:
+        return f"; {begins}, as what it has beyond that is in abandoned/ already"
+    return f"; {begins}, unless a stop withdraws that"
 
 
 def _mirror_silence(runner: Runner) -> str | None:
@@ -235,6 +255,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     done = "told to stop" if ends else "stopped"
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
+    done += _standing_order(runner)
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
     if not restarts or withdraws:
         recorded = context.ledger.wanted.until_recorded(with_decisions=withdraws)

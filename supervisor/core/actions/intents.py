@@ -20,8 +20,8 @@ def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effec
 
 def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Records that the program is to stop; there is nothing to stop, or it is stopping already."""
-    withdraw: Effects = [] if facts.begin_at is None else [WithdrawOrder()]
-    facts.current.start_afresh, facts.begin_at = False, None
+    withdraw: Effects = [] if facts.begin_at in (None, facts.set_aside) else [WithdrawOrder()]
+    facts.current.start_afresh, facts.begin_at = False, facts.set_aside  # what is carried out on the disk holds
     if not facts.wanted:
         return withdraw
     facts.wanted = False

@@ -143,7 +143,7 @@ def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) ->
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
     _note_attempts_used(facts, event)
     if event.permanent and event.errno is None and facts.begin_at:
-        facts.begin_at = None  # there is no such step: what was asked for can't be done
+        facts.begin_at = facts.set_aside = None  # there is no such step: what was asked for can't be done
     facts.current.decided_end = (_selection_failure(facts, event), event.error)
     facts.current.older_readable = event.older_readable
     return kill(facts, event, now)

@@ -10,7 +10,7 @@ from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S
 from supervisor.core.program.account import loss_at
 from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage, WithdrawOrder
-from supervisor.core.program.events import BeginAtRequested, StartPathsSeen, StorageSeen
+from supervisor.core.program.events import BeginAtRequested, CheckpointsSetAside, StartPathsSeen, StorageSeen
 from supervisor.core.program.facts import ProgramFacts, State
 
 
@@ -60,3 +60,11 @@ def begin_at_step(facts: ProgramFacts, event: BeginAtRequested, now: float) -> E
     facts.begin_at = event.step if facts.policy.is_job else None
     facts.begin_since = None  # the present attempt was launched before
     return withdraw
+
+
+def checkpoints_set_aside(facts: ProgramFacts, event: CheckpointsSetAside, now: float) -> Effects:
+    """Records that an order is carried out on the disk: no stop withdraws it from now on, nor did one just before."""
+    facts.set_aside = event.step
+    if facts.begin_at is None:
+        facts.begin_at = event.step
+    return []

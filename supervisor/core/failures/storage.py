@@ -14,6 +14,8 @@ UNREADABLE_WAIT_S: then the next older one is used, log and history say so, and 
 import errno
 from dataclasses import dataclass
 
+from supervisor.protocol.disk_space import DISK_FULL
+
 LOOK_FIRST_S = 1.0  # a remount takes about a second
 LOOK_LIMIT_S = 30.0  # one listing twice a minute costs nothing, and what a job waits for longer is a matter of hours
 UNREADABLE_WAIT_S = 120.0  # a server that restarts is back by then; a bad sector is not
@@ -55,6 +57,19 @@ def is_waited_for(number: int | None, has_worked: bool) -> bool:
     if number is None or number in _HOST_ERRNOS | _WRONG_ANSWER_ERRNOS | _NEVER_ERRNOS:
         return False
     return has_worked or number not in _REFUSAL_ERRNOS
+
+
+def remedy_for(number: int | None, user: str) -> str:
+    """What a person can do about an error of the checkpoint directory, which `user` uses."""
+    if number in DISK_FULL:
+        return "free space there; it is tried again by itself"
+    if number == errno.EROFS:
+        return "mount it for writing"
+    if number != errno.ENOENT and is_waited_for(
+        number, has_worked=False
+    ):  # EIO, a stale handle, a server or a FUSE program that is gone
+        return "make its disk or its server work; it is tried again by itself"
+    return f"make it a folder that {user} can read and write"
 
 
 def is_hosts_fault(number: int | None) -> bool:

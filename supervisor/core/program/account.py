@@ -85,7 +85,7 @@ def record_begun(facts: ProgramFacts) -> None:
     launched: a later start that did it again would give up what was trained since.
     """
     if facts.begin_since is not None and facts.begin_since <= facts.attempt:
-        facts.begin_at = facts.begin_since = None
+        facts.begin_at = facts.begin_since = facts.set_aside = None
 
 
 def record_restored(facts: ProgramFacts) -> None:

@@ -154,6 +154,14 @@ class SelectionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsSetAside:
+    """What is newer than the step that an operator chose (0: everything) was moved out of the attempt's way."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageSeen:
     """The answer to LookAtStorage. `error`: why the directory can't be used, with its `errno`; None if it can be.
 
@@ -503,6 +511,7 @@ Event = (
     | SpawnFailed
     | CheckpointSelected
     | SelectionFailed
+    | CheckpointsSetAside
     | RunTakenOver
     | CheckpointOutdated
     | StorageSeen

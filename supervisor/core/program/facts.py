@@ -199,6 +199,7 @@ class ProgramFacts:
     salvaged: str | None = None  # the name of the last checkpoint that a dead worker had left in memory
     begin_at: int | None = None  # an operator chose the step at which the next start that succeeds begins; 0: anew
     begin_since: int | None = None  # the first attempt that was launched to begin there
+    set_aside: int | None = None  # where an operator chose to begin, once what is newer was moved away for it
     storage: StorageWait | None = None  # it failed, and no step was done since
     waits_for_storage: bool = False  # in BACKOFF because of that
 

@@ -73,6 +73,7 @@ class PersistedFacts:
     no_copies: bool = False
     start_afresh: bool = False
     ports_lost: Annotated[int, Range(0, MAX_NAMES)] = 0
+    set_aside: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -121,6 +122,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         no_copies=facts.no_copies,
         start_afresh=facts.current.start_afresh,
         ports_lost=min(facts.failures.ports_lost, MAX_NAMES),
+        set_aside=facts.set_aside,
     )
 
 
@@ -152,6 +154,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
     facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
     facts.mount, facts.salvaged = stored.mount, stored.salvaged
     facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since
+    facts.set_aside = stored.set_aside
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
     if stored.attempt != facts.attempt:

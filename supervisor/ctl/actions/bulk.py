@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
 }
 """What a refusal is called on a program's line, mostly in Supervisor's words, and its exit status."""
 
-_WITH_DETAIL = FAULTS.keys() - {"BAD_NAME", "ALREADY_STARTED", "SHUTDOWN_STATE"}
+_WITH_DETAIL = frozenset(FAULTS) - {"BAD_NAME", "ALREADY_STARTED", "SHUTDOWN_STATE"}
 """Refusals whose message says more than their name."""
 
 
@@ -44,12 +44,14 @@ class Outcome:
 class BulkCommand:
     """A command for programs, the line for a result, and the refusals that are not failures.
 
-    `is_failure`: whether a result is one nevertheless.
+    `unforgiven`: those that are failures although their status is OK, and whose message says why. `is_failure`: whether
+    a result is one nevertheless.
     """
 
     command: str
     line: Callable[[Outcome], str]
     forgiven: frozenset[str] = frozenset()
+    unforgiven: frozenset[str] = frozenset()
     is_failure: Callable[[Outcome], bool] = lambda outcome: False
 
 
@@ -81,7 +83,7 @@ def collect_outcomes(
         if outcome.refusal is None:
             terminal.print_line(f"{outcome.name}: {command.line(outcome)}")
         else:
-            _print_refusal(terminal, outcome.name, outcome.refusal)
+            _print_refusal(terminal, outcome.name, outcome.refusal, _WITH_DETAIL | command.unforgiven)
     return status, objects
 
 
@@ -99,15 +101,18 @@ def _exit_status(outcome: Outcome, command: BulkCommand) -> ExitStatus:
         return ExitStatus.ERROR if command.is_failure(outcome) else ExitStatus.OK
     if refusal.code in command.forgiven:
         return ExitStatus.OK
+    if refusal.code in command.unforgiven:
+        return ExitStatus.ERROR
     return FAULTS[refusal.code][1] if refusal.code in FAULTS else ExitStatus.ERROR
 
 
-def _print_refusal(terminal: Terminal, name: str, refusal: Refusal) -> None:
+def _print_refusal(terminal: Terminal, name: str, refusal: Refusal, with_detail: frozenset[str]) -> None:
+    """`with_detail`: refusals whose message is printed too."""
     if refusal.code == "BAD_NAME":
         terminal.print_line(naming.unknown_line(name))
         return
     text = FAULTS[refusal.code][0] if refusal.code in FAULTS else refusal.code
     is_waiting = refusal.code == "WAITING"  # it is started, and goes on by itself: no error
     terminal.print_line(f"{naming.program_of(name)}: {text if is_waiting else f'ERROR ({text})'}")
-    if refusal.code in _WITH_DETAIL and str(refusal) not in ("", naming.program_of(name)):
+    if refusal.code in with_detail and str(refusal) not in ("", naming.program_of(name)):
         terminal.print_detail(str(refusal))

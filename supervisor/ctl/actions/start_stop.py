@@ -51,7 +51,8 @@ def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         raise UsageError(f"Error: {FROM_SCRATCH} and {FROM_STEP} give up checkpoints; name each job")
     forgiven = _RACE if any(map(is_many, names)) else frozenset[str]()
     chosen = _select(terminal, names, DOWN_CODES)
-    return run_bulk(terminal, BulkCommand("start", lambda _: "started", forgiven), chosen, **more)
+    has_order = frozenset({"ALREADY_STARTED"}) if more else frozenset[str]()  # which a job that runs does not carry out
+    return run_bulk(terminal, BulkCommand("start", lambda _: "started", forgiven, has_order), chosen, **more)
 
 
 def _take_step(arguments: Arguments) -> tuple[Arguments, int | None]:

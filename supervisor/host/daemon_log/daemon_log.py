@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from supervisor.host.daemon_log.journal import JournalHandler
+from supervisor.host.daemon_log.journal import FallbackStream, JournalHandler
 from supervisor.host.daemon_log.supervisor_format import SupervisorLogFormatter
 from supervisor.host.logs import journal
 from supervisor.host.logs.syslog import ADDRESS, SyslogHandler
@@ -164,10 +164,11 @@ def _formatter(*rendering: structlog.typing.Processor) -> logging.Formatter:
 
 def _foreground_handler(journal_stream: str, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
     """The journal, if systemd connected standard error to it and nobody has redirected it since; else that stream."""
-    plain = _stream_handler(sys.stderr, supervisor_format, lines)
     if journal.is_at(sys.stderr.fileno(), journal_stream):
+        plain = FallbackStream(sys.stderr)
+        plain.setFormatter(lines)
         return JournalHandler(journal.JournalSocket(), plain)
-    return plain
+    return _stream_handler(sys.stderr, supervisor_format, lines)
 
 
 class _FileHandler(logging.handlers.RotatingFileHandler):

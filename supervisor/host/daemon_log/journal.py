@@ -3,8 +3,11 @@
 import json
 import logging
 import math
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
+
+import structlog
 
 from supervisor.host.logs.journal import JournalSocket
 
@@ -20,21 +23,51 @@ _OWN = frozenset({"event", "level", "timestamp", "exception", "_record", "_from_
 """Keys that are not facts: the journal has its own time and priority, the rest has fields of its own."""
 
 
+log = structlog.get_logger()
+
+
+class FallbackStream(logging.StreamHandler[TextIO]):
+    """Standard error, for what the journal does not take: it leads there too, and may be as dead."""
+
+    has_failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.has_failed = False
+        super().emit(record)  # calls handleError on the way
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Remembers that the record was not written."""
+        if isinstance(sys.exc_info()[1], OSError):
+            self.has_failed = True
+        else:
+            super().handleError(record)
+
+
 class JournalHandler(logging.Handler):
-    """Gives each record to the journal, and to `otherwise` what the journal does not take."""
+    """Gives each record to the journal, and to `otherwise` what the journal does not take.
+
+    Once the journal takes records again, it says how many neither of the two has taken.
+    """
 
     def __init__(self, journal: JournalSocket, otherwise: logging.Handler) -> None:
         super().__init__()
         self._journal = journal
         self._otherwise = otherwise
+        self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._journal.send(_fields(record))
         except OSError:
             self._otherwise.handle(record)
+            if isinstance(self._otherwise, FallbackStream) and self._otherwise.has_failed:
+                self._lost += 1
         except Exception:  # noqa: BLE001 - it can't be worded; as logging's own handlers do, lest it end the thread
             self.handleError(record)
+        else:
+            lost, self._lost = self._lost, 0
+            if lost:
+                log.warning("log.written_again", path="the journal", lost_records=lost)
 
     def close(self) -> None:
         self._journal.close()

@@ -29,6 +29,7 @@ from supervisor.protocol.checkpoints.directory import committed_checkpoints, hig
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
+from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.memory_tier.layout import BundlePlace, Description, NoCopy, prove_newest
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
@@ -135,7 +136,7 @@ def _answer(request: SalvageRequest) -> dict[str, Salvaged | NotSalvaged]:
     except (NoCopy, ValueError) as error:
         failure = NotSalvaged(str(error)[:MAX_TEXT])
     except OSError as error:
-        failure = NotSalvaged((error.strerror or str(error))[:MAX_TEXT], error.errno or errno.EIO)
+        failure = NotSalvaged(full_disk_reason(error, request.directory)[:MAX_TEXT], error.errno or errno.EIO)
     except MemoryError:
         failure = NotSalvaged("there is not enough memory to read it", errno.ENOMEM)
     except Exception as error:  # noqa: BLE001 - the daemon says it
@@ -171,7 +172,7 @@ def write_checkpoint(half: memoryview, description: Description, request: Salvag
         try:
             return _write_once(half, description, request)
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            is_full = error.errno in DISK_FULL
             if not (is_full and request.make_room):
                 raise
             if removal.delete_oldest(request.directory, _spared(request)) is None:

@@ -104,9 +104,10 @@ class StateFolder:
         return descriptor
 
     def write_pid(self) -> None:
-        """Writes our pid into the lock file, for the error message of a second daemon."""
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        """Writes our pid into the lock file, for the error message of a second daemon; on a full disk it says less."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 @contextlib.contextmanager
@@ -123,6 +124,8 @@ def pid_file(path: Path | None) -> Iterator[None]:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+    except OSError as error:  # the system call knows no name
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
     try:

@@ -16,6 +16,7 @@ from supervisor.protocol import layout, mount_points, mounts
 from supervisor.protocol.checkpoints.account import find_passed_over
 from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder, read_quarantined
 from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.disk_space import full_disk_reason
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.printable import printable
 
@@ -155,7 +156,10 @@ def check_usable(directory: Path, writes: bool) -> None:
             for file in (directory / str(name)).iterdir():
                 _read_block(file)
     if writes and directory.is_dir():
-        _write_block(directory)
+        try:
+            _write_block(directory)
+        except OSError as error:
+            raise OSError(error.errno, full_disk_reason(error, directory), str(directory)) from error
 
 
 def _read_block(file: Path) -> None:

@@ -12,6 +12,7 @@ from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.disk_space import DISK_FULL
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import listed
 
@@ -125,9 +126,18 @@ def delete_parts(directory: Path, newest: CheckpointName) -> None:
 
 
 def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
-    """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after."""
-    doomed = directory / name.partial
-    (directory / str(name)).rename(doomed)
+    """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after.
+
+    A full btrfs or XFS may have no room for another name, but always deletes: then the manifest goes first.
+    """
+    committed, doomed = directory / str(name), directory / name.partial
+    try:
+        committed.rename(doomed)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        (committed / layout.MANIFEST).unlink()
+        doomed = committed
     shutil.rmtree(doomed)
 
 

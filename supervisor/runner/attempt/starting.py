@@ -23,6 +23,7 @@ from supervisor.host.processes.reach import find_closed
 from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation, mount_points
+from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
 from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
@@ -215,7 +216,8 @@ def open_control_pipes(
         return ControlPipes(folder, attempt, owner, on_message, on_error, is_there)
     except OSError as error:
         raise SpawnError(
-            f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: {error.strerror}; "
+            f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: "
+            f"{full_disk_reason(error, folder)}; "
             f"{_pipes_remedy(error, folder.parent.parent)}",
             permanent=False,
         ) from error
@@ -224,6 +226,6 @@ def open_control_pipes(
 def _pipes_remedy(error: OSError, runtime_dir: Path) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "raise the daemon's limit of open files (ulimit -n)"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # its folders belong to the users of jobs
+    if error.errno in DISK_FULL:  # its folders belong to the users of jobs
         return f"free space there: du -s {runtime_dir}/* says which job has taken it"
     return "make runtime_dir writable, or point it elsewhere"

@@ -166,6 +166,8 @@ class CheckpointSelector:
             if effect.begin_at is not None:
                 moved = await self._set_aside_newer(effect, effect.begin_at, order)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
+                if moved:
+                    self._post(events.CheckpointsSetAside(attempt, effect.begin_at))
             if self._mirror is not None:
                 effect = await self._mirror.limited(effect)
                 await self._mirror.fetch_older(effect)

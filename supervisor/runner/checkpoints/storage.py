@@ -5,6 +5,7 @@ import os
 import time
 
 from supervisor.config import JobConfig
+from supervisor.core.failures.storage import remedy_for
 from supervisor.core.program import effects, events
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
@@ -64,7 +65,7 @@ class CheckpointStorage:
         if error.errno == errno.ENODEV:
             remedy = "mount it, and the job starts by itself; if no volume belongs there, take it out of that table"
             return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
-        remedy = f"make it a folder that {self._user or 'the daemon'} can read and write"
+        remedy = remedy_for(error.errno, self._user or "the daemon")
         return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
 
     def remember_remarks(self, seen: DirectoryView) -> None:

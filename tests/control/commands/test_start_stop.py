@@ -16,6 +16,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -150,6 +151,31 @@ async def test_program_removed_while_it_waits_is_not_started(daemon: CommandCont
 
 
 @pytest.mark.integration
+async def test_a_start_that_another_client_stops_says_so(daemon: CommandContext):
+    first = daemon.programs.runners["first"]
+    async with asyncio.timeout(PATIENCE_S):
+        starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first")))
+        await first.wait_until(lambda: first.state is State.STARTING or None)
+        await start_stop.stop(daemon, start_stop.StopRequest("first"))
+
+        with pytest.raises(CommandError, match="it was told to stop before it ran") as stopped:
+            await starting
+    assert stopped.value.code is Code.ABNORMAL_TERMINATION
+
+
+@pytest.mark.integration
+async def test_a_start_that_an_update_ends_says_that_its_order_where_to_begin_holds(daemon: CommandContext):
+    job = daemon.programs.runners["job"]
+    async with asyncio.timeout(PATIENCE_S):
+        starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("job", from_scratch=True)))
+        await job.wait_until(lambda: job.state is State.STARTING or None)
+        job.post(events.ProgramClosed("update"))
+
+        with pytest.raises(CommandError, match="before it trained; its next start begins anew, unless a stop"):
+            await starting
+
+
+@pytest.mark.integration
 async def test_a_start_that_is_under_way_is_joined_but_not_by_supervisors_clients(daemon: CommandContext):
     first = daemon.programs.runners["first"]
     begun = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first")))
@@ -273,3 +299,4 @@ async def test_order_where_to_begin_is_refused_if_somebody_starts_the_job_meanwh
         with pytest.raises(CommandError) as refused:
             await starting
     assert refused.value.code is Code.ALREADY_STARTED
+    assert str(refused.value) == "job runs, so its checkpoints are left as they are; stop it, then start it so"

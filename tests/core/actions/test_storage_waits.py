@@ -26,6 +26,7 @@ from supervisor.core.program.events import (
     CheckpointMirrored,
     CheckpointSaveFailed,
     CheckpointSelected,
+    CheckpointsSetAside,
     CopiesHeld,
     DeadlinePassed,
     DoneReported,
@@ -571,6 +572,35 @@ def test_an_operator_chooses_an_older_step() -> None:
 
     assert job.handle(CheckpointSelected(3, path, 80, None, 80, ROOT), 9.0) == [SendGo(3, path, gives_up_newer=True)]
     assert (job.facts.current.older or pytest.fail()).because is OlderBecause.OPERATOR
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("step", [0, 80])
+def test_a_stop_withdraws_no_order_for_which_checkpoints_are_set_aside(step: int, is_late: bool) -> None:
+    """The next start would miss them, and wait for ever or say that somebody deleted them."""
+    job = waiting()
+    job.handle(BeginAtRequested(step), 8.0)
+    job.handle(StartRequested(), 8.0)
+    for event in (
+        (StopRequested(), CheckpointsSetAside(3, step))
+        if is_late
+        else (
+            CheckpointsSetAside(3, step),
+            StopRequested(),
+        )
+    ):
+        job.handle(event, 9.0)
+    job.handle(WorkerExited(3, signal=15), 10.0)
+    assert job.state is State.STOPPED
+    *_, selection = job.handle(StartRequested(), 11.0)
+    assert isinstance(selection, SelectCheckpoint) and selection.begin_at == step
+
+    path = f"/data/digits/step-{step:010}.a1" if step else None
+    (go,) = job.handle(CheckpointSelected(4, path, step or None, None, step or None, ROOT), 12.0)
+    assert isinstance(go, SendGo) and go.gives_up_newer
+    job.handle(TrainingRestored(4, step), 13.0)
+    job.handle(StopRequested(), 14.0)
+    assert (job.facts.begin_at, job.facts.set_aside) == (None, None)
 
 
 def test_a_step_of_which_there_is_no_checkpoint_is_not_asked_for_again() -> None:

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from supervisor.core.failures.storage import StorageWait, is_waited_for
+from supervisor.core.failures.storage import StorageWait, is_waited_for, remedy_for
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,20 @@ def test_what_is_no_folder_and_what_the_host_lacks_is_not_waited_for(number: int
 
 def test_looks_become_rarer_up_to_a_limit() -> None:
     assert [StorageWait(0.0, looks).pause_s for looks in (0, 1, 2, 3, 4, 5, 6, 10**9)] == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space there; it is tried again by itself"),
+        (errno.EDQUOT, "free space there; it is tried again by itself"),
+        (errno.EROFS, "mount it for writing"),
+        (errno.EIO, "make its disk or its server work; it is tried again by itself"),
+        (errno.ESTALE, "make its disk or its server work; it is tried again by itself"),
+        (errno.EACCES, "make it a folder that anna can read and write"),
+        (errno.ENOENT, "make it a folder that anna can read and write"),
+        (errno.ENOTDIR, "make it a folder that anna can read and write"),
+    ],
+)
+def test_what_to_do_depends_on_the_error(number: int, remedy: str) -> None:
+    assert remedy_for(number, "anna") == remedy

@@ -1,5 +1,6 @@
 """The journal's native protocol against a socket that reads it as journald does; what the daemon says in it."""
 
+import contextlib
 import fcntl
 import io
 import logging
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from supervisor.host.daemon_log.journal import JournalHandler
+from supervisor.host.daemon_log.journal import FallbackStream, JournalHandler
 from supervisor.host.logs.journal import JournalSocket, entry, is_at
 
 SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -169,6 +171,28 @@ def test_entry_that_the_journal_refuses_goes_to_the_fallback_handler(tmp_path: P
     handler.close()
 
     assert "daemon.ready" in other_way.getvalue()
+
+
+def test_records_that_neither_the_journal_nor_standard_error_takes_are_counted_and_said(
+    journald: Listener, capsys: pytest.CaptureFixture[str]
+):
+    """As while journald and its sockets are stopped: standard error led there."""
+    journald.path.rename(journald.path.with_name("away"))
+    with open("/dev/full", "w") as dead, capture_logs() as logged:
+        handler = JournalHandler(JournalSocket(journald.path), FallbackStream(dead))
+        for _ in range(3):
+            handler.handle(record(event="worker.spawned"))
+        journald.path.with_name("away").rename(journald.path)
+        for _ in range(2):
+            handler.handle(record(event="daemon.ready"))
+        handler.close()
+        with contextlib.suppress(OSError):
+            dead.close()
+
+    assert journald.receive()[0]["EVENT"] == "daemon.ready"
+    again = {"event": "log.written_again", "path": "the journal", "lost_records": 3, "log_level": "warning"}
+    assert logged == [again]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_redirected_standard_error_is_not_taken_for_the_journal(tmp_path: Path):

@@ -405,6 +405,26 @@ def test_room_is_never_made_of_what_the_present_attempt_began_from(tmp_path: Pat
     assert gone == [CheckpointName(70, 3), None]
 
 
+@pytest.mark.parametrize(("number", "is_deleted"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_room_is_made_where_a_full_file_system_takes_no_other_name(
+    tmp_path: Path, checkpoint: Commit, monkeypatch: pytest.MonkeyPatch, number: int, is_deleted: bool
+) -> None:
+    """As btrfs does, which deletes files nevertheless."""
+    older, newer = checkpoint(100), checkpoint(200)
+
+    def refuse(path: Path, target: Path) -> Path:
+        raise OSError(number, os.strerror(number), str(path), None, str(target))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+
+    if is_deleted:
+        assert removal.delete_oldest(tmp_path) == CheckpointName(100, 1)
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            removal.delete_oldest(tmp_path)
+    assert (older.exists(), newer.exists()) == (not is_deleted, True)
+
+
 HOSTILE_STATES = {
     "infinite": b'{"epoch": Infinity, "batch": 1}',
     "overflowing": b'{"epoch": 1e999, "batch": 1}',

@@ -18,6 +18,7 @@ from supervisor.core.program.effects import SelectCheckpoint, SendGo
 from supervisor.core.program.events import (
     CheckpointMirrored,
     CheckpointSelected,
+    CheckpointsSetAside,
     Event,
     SelectionFailed,
     StartRequested,
@@ -136,8 +137,9 @@ async def test_what_was_saved_since_an_operator_chose_the_step_is_not_set_aside(
 
     await selector_of(path, services, posted.append).select(SelectCheckpoint(8, begin_at=0, begin_since=begin_since))
 
-    (selected,) = posted
+    *set_aside, selected = posted
     assert isinstance(selected, CheckpointSelected)
+    assert set_aside == ([CheckpointsSetAside(8, 0)] if is_moved else [])
     assert folder.exists() != is_moved
     assert (selected.path is None) == is_moved
 

@@ -259,7 +259,8 @@ def test_full_disk_is_reported_and_trained_through(tmp_path: Path, begin: Begin,
     with FilesRun(files, total_steps=6, interval="2 steps") as run:
         train(run, files)
 
-    assert "No space left" in daemon.wait_for(SaveFailed).error
+    partial = tmp_path / "step-0000000004.a1.partial"
+    assert f"cannot save step-0000000004.a1: {partial}: No space left on device" in daemon.wait_for(SaveFailed).error
     assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [6, 2]
     assert not list(tmp_path.glob("*.partial"))
 
