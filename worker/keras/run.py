@@ -44,8 +44,8 @@ class FitRun(Run):
     """A run in which Keras takes the batches."""
 
     _set_at_step = (
-        "write `if model.optimizer.iterations == {step}: {line}` into on_train_batch_begin of a callback, where optimizer "
-        "is model.optimizer"
+        "write `if model.optimizer.iterations == {step}: {line}` into on_train_batch_begin of a callback, where "
+        "optimizer is model.optimizer"
     )
     _parts_remedy = (
         "make each part (a fold, a fine-tuning with other layers) a job of its own, as in train.py --part 2, which "
@@ -109,8 +109,8 @@ class FitRun(Run):
         self._position = position
 
     def begin_callbacks(self, callbacks: Any) -> None:
-        """Has the callbacks begin training. After a restart they do it again: what that changes of the saved state, such
-        as a rate that falls from there on, is put back."""
+        """Has the callbacks begin training. After a restart they do it again: what that changes of the saved state, such as
+        a rate that falls from there on, is put back."""
         put_back = self._copy_saved_state() if self._fit_state.is_restored else None
         callbacks.on_train_begin()
         if put_back is not None:
