@@ -17,6 +17,7 @@ from worker.keras.data.fit_data import FitData
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.run.run import Run
+from worker.state.callback_state import is_keras_callback
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
@@ -109,8 +110,7 @@ class FitRun(Run):
         self._position = position
 
     def begin_callbacks(self, callbacks: Any) -> None:
-        """Has the callbacks begin training. After a restart they do it again: what that changes of the saved state, such as
-        a rate that falls from there on, is put back."""
+        """Has the callbacks begin training. After a restart, what that changes of the saved state again is put back."""
         put_back = self._copy_saved_state() if self._fit_state.is_restored else None
         callbacks.on_train_begin()
         if put_back is not None:
@@ -170,6 +170,7 @@ class FitRun(Run):
     def _keep(self, kept: Kept) -> None:
         """What the functions of callbacks use is saved; of their classes' attributes, which are not, it is compared."""
         super()._keep(kept)
+        kept.identities |= {id(callback) for callback in self._fit_state.callbacks if is_keras_callback(callback)}
         for callback in self._fit_state.callbacks:
             kept.identities |= {id(function) for function in reachability.script_methods_of(callback)}
 

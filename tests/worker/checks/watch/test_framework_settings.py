@@ -70,6 +70,42 @@ def changed_for_a_part_of_each_step(run: Run) -> None:
         run.step_done(loss=batch)
 
 
+def callback_that_the_loop_calls(run: Run) -> None:
+    plateau = tf.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=9)
+    plateau.set_model(model := model_of())
+    model.compile("sgd", "mse")
+    plateau.on_train_begin()
+    for epoch in run.epochs(3):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        plateau.on_epoch_end(epoch, {"loss": 1.0})
+
+
+def callbacks_in_a_list(run: Run) -> None:
+    callbacks = tf.keras.callbacks.CallbackList(
+        [tf.keras.callbacks.EarlyStopping("loss", patience=9)], add_history=False, add_progbar=False, model=model_of()
+    )
+    callbacks.on_train_begin()
+    for epoch in run.epochs(3):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        callbacks.on_epoch_end(epoch, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [(callback_that_the_loop_calls, ["plateau"]), (callbacks_in_a_list, ["callbacks.callbacks[0]"])],
+)
+def test_callback_of_keras_that_a_loop_of_the_script_calls_is_named(
+    loop: Callable[[Run], None], named: list[str]
+) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert run.named == named
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
