@@ -239,7 +239,7 @@ class StepWatch:
                     now.binding in loop_frame.attribute_targets | loop_frame.attributes_set_in_heads
                     for loop_frame in frames
                 )
-                if is_target or (self._order is not None and self._order.made_anew(now.binding)):
+                if is_target or (self._order is not None and self._order.made_anew(now.binding, now.owner)):
                     continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
             carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
