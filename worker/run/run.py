@@ -14,6 +14,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch, script_functions
 from worker.checks.findings import Finding
+from worker.checks.watch.kept_values import Kept
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.examples import Examples
@@ -255,6 +256,10 @@ class Run(TrackedRun):
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
+
+    def _keep(self, kept: Kept) -> None:
+        super()._keep(kept)
+        kept.identities |= self._run_data.passes.counted
 
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""

@@ -42,6 +42,8 @@ class PassLog:
         """The data of the epoch that was at its end when training went on, which were not read again, in words."""
         self.described_before: Mapping[str, Any] = self._saved.pop("data", {})
         """What it read when the restored checkpoint was written."""
+        self.counted: set[int] = set()
+        """The ids of the random parts of which this log has counted a pass."""
         self._digest = digest
         self._epoch: int | None = None
         self._parts: list[RandomPart] = []
@@ -111,6 +113,7 @@ class PassLog:
             self._restore(saved["parts"])
         self._epoch, self._ended = epoch, False
         self._opened = [part.starts for part in self._parts]
+        self.counted |= {id(part.node) for part in self._parts}
 
     def opened(self) -> None:
         """Call it once the pass has its iterator: counts the iterators that were made after that, before."""

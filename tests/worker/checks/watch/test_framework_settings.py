@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.worker.checks.watch.test_step_watch import DATA, Run
 from worker.checks.findings import Finding
 from worker.checks.watch.step_watch import StepWatch
+from worker.state import dataset_parts
 from worker.state.run_state import RunState
 
 pytestmark = pytest.mark.tensorflow
@@ -135,3 +136,15 @@ def test_parts_of_a_model_that_grow_are_not_to_be_put_into_the_state() -> None:
 
     (finding,) = [finding for finding in found if finding.name.startswith("blocks ")]
     assert "make it whole before the run" in finding.remedy
+
+
+def test_passes_over_a_shuffled_dataset_that_the_run_does_not_read_are_named() -> None:
+    assert dataset_parts  # counts them
+    shuffled, ordered = tf.data.Dataset.range(3).shuffle(3, seed=1), tf.data.Dataset.range(3)
+    run = Run()
+
+    for _ in run.epochs(3):
+        total = sum(int(number) for data in (shuffled, ordered) for number in data)
+        run.step_done(total=total)
+
+    assert run.named == ["shuffled"]
