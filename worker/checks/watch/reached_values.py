@@ -69,6 +69,8 @@ class Search:
             self._add(path, _kind_of_container(value), self._digest_container(path, value), identity, owner, binding)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
+        elif (tensors := digests.tensors_in(value)) is not None:
+            self._add(path, "tensors", self._digest_container(path, tensors), identity, owner, binding)
         elif is_data(value):
             self._add(path, "passes", self._digest_passes(value), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):

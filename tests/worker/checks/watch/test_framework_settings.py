@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -148,3 +149,30 @@ def test_passes_over_a_shuffled_dataset_that_the_run_does_not_read_are_named() -
         run.step_done(total=total)
 
     assert run.named == ["shuffled"]
+
+
+def test_sparse_and_ragged_tensors_that_a_loop_carries_are_named() -> None:
+    sparse, ragged, holder = tf.sparse.eye(2), tf.ragged.constant([[1.0], []]), SimpleNamespace(ragged=None)
+    run = Run()
+
+    for _ in run.epochs(3):
+        sparse, ragged = tf.sparse.add(sparse, sparse), ragged * 2.0
+        holder.ragged = ragged if holder.ragged is None else holder.ragged + ragged
+        made_anew = tf.sparse.add(sparse, sparse)
+        run.step_done(total=tf.sparse.reduce_sum(made_anew))
+
+    assert run.named == ["ragged", "sparse", "holder.ragged"]
+
+
+def test_loss_that_a_later_epoch_takes_from_a_dict_is_named() -> None:
+    losses = {"first": tf.keras.losses.MeanSquaredError(), "later": tf.keras.losses.MeanAbsoluteError()}
+    loss_of = losses["first"]
+    run = Run()
+
+    for epoch in run.epochs(3):
+        if epoch == 1:
+            loss_of = losses["later"]
+        for batch in run.batches(DATA):
+            run.step_done(loss=loss_of([batch], [0.0]))
+
+    assert run.named == ["loss_of"]
