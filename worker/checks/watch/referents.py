@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from worker.checks.reachability import closure_of, globals_of, is_installed_file
 from worker.checks.watch.digests import PLAIN
 from worker.checks.watch.script_objects import (
@@ -105,6 +107,8 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
     kind = type(value)
     if (content := content_of(value)) is not None:
         yield path, content, None, None
+    if isinstance(value, np.random.SeedSequence):
+        yield f"{path}.n_children_spawned", value.n_children_spawned, id(value), None
     packages = {package_of(base) for base in kind.__mro__}
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
