@@ -66,7 +66,9 @@ def find_problems(
     exempt = tuple(exempt)
     left_out = {id(value) for value in exempt}
     roots = list(roots)
-    findings = [*_find_random_operations(roots, exempt), *_find_passes_in_functions(roots, exempt, passes)]
+    findings = _find_random_operations(roots, exempt)
+    if data is None:
+        findings += _find_passes_in_functions(roots, exempt)
     load = data.load if isinstance(data, Examples) else data
     if passes.data is None:
         findings += find_in_functions([load] if callable(load) else [])
@@ -111,18 +113,17 @@ def _find_random_operations(roots: Iterable[Root], exempt: Iterable[Any]) -> lis
     return [Finding(name, remedy) for name in names]
 
 
-def _find_passes_in_functions(roots: Iterable[Root], exempt: Iterable[Any], passes: PassLog) -> list[Finding]:
+def _find_passes_in_functions(roots: Iterable[Root], exempt: Iterable[Any]) -> list[Finding]:
     """The shuffles of the datasets that are reachable from `roots`, if a traced function has a loop over a dataset:
     nobody counts its passes."""
     items = list(missing_variables.reachable_objects(roots, {id(value) for value in exempt}))
     functions = [item for item in items if isinstance(item, tf.types.experimental.PolymorphicFunction)]
     places = [_place(loop) for function in functions for loop in _operations(function, _LOOPS_OVER_DATA)]
     datasets = [item for item in items if isinstance(item, tf.data.Dataset)] if places else []
-    nodes = {id(part.node): part.node for dataset in datasets for part in random_parts(dataset)}
+    shuffles = {id(part.node): part.node for dataset in datasets for part in random_parts(dataset)}
     return [
         Finding(f"the order of {describe(node)} in later passes, which {places[0]} reads", _READ_IN_FUNCTION)
-        for identity, node in nodes.items()
-        if identity not in passes.counted
+        for node in shuffles.values()
     ]
 
 
