@@ -114,8 +114,9 @@ class Search:
     def _digest_passes(self, data: Any) -> int | None:
         """The digest of how many iterators were made of the shuffles in a tf.data.Dataset; None if it has none."""
         parts_of_data = sys.modules.get("worker.state.dataset_parts")  # which imports TensorFlow
-        is_watched = parts_of_data is not None and not self._kept.has_data
-        starts = [part.starts for part in parts_of_data.random_parts(data)] if is_watched else []
+        if parts_of_data is None or self._kept.has_data:
+            return None
+        starts = [part.starts for part in parts_of_data.random_parts(data)]
         return digests.digest_all(starts) if starts else None
 
     def _digest_array(self, path: str, array: Any, owner: int | None = None, binding: str | None = None) -> int | None:
