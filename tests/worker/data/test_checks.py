@@ -422,3 +422,19 @@ def test_order_that_a_compiled_loop_over_a_shuffled_dataset_reads_is_named(
     assert f"the order of Dataset.shuffle(6) in later passes, which {__file__}" in named[0]
     assert messages(loop_over(ordered), tmp_path / "ordered", capsys) == []
     assert messages(loop_over(shuffled), tmp_path / "out", capsys, leave_out=[shuffled]) == []
+
+
+def test_generator_that_each_step_makes_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of_the_step(run: worker.Run) -> None:
+        for step in run.range(2):
+            generator = np.random.default_rng(step)
+            run.step_done(drawn=generator.random())
+
+    def of_the_epoch(run: worker.Run) -> None:
+        for epoch in run.epochs(1):
+            generator = np.random.default_rng(epoch)
+            for _ in run.range(2):
+                run.step_done(drawn=generator.random())
+
+    assert messages(of_the_step, tmp_path / "step", capsys) == []
+    assert "numpy Generator (reached as generator)" in messages(of_the_epoch, tmp_path / "epoch", capsys)[0]
