@@ -125,6 +125,13 @@ def restore_checkpoint(
     return RestoredCheckpoint(folder.name, host, tuple(unmatched), whole.size_bytes, took_s, whole.created_wall_at)
 
 
+def finish_normalization(tracked: tf.train.Checkpoint) -> None:
+    """Has each Normalization layer compute again with what was restored: it uses copies of its variables, which Keras
+    makes where it loads them itself."""
+    for layer in extra_state.tracked_objects(tracked, tf.keras.layers.Normalization):
+        layer.finalize_state()
+
+
 def require_finite(tracked: tf.train.Checkpoint, folder: Path) -> None:
     """Raises Unfit if a state that was in memory, and that nobody has checked yet, is not finite: training diverged.
 

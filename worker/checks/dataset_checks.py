@@ -40,7 +40,7 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     findings = find_unseeded(dataset)
     if several_passes and int(tf.data.experimental.cardinality(dataset)) != tf.data.INFINITE_CARDINALITY:
         findings += [
-            Finding(f"the order of {_describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
+            Finding(f"the order of {describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
             for part in random_parts(dataset)
             if part.total is None
         ]
@@ -52,7 +52,7 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
 def find_unseeded(dataset: tf.data.Dataset) -> list[Finding]:
     """The parts of a dataset that have another order in each process."""
     return [
-        Finding(f"the order of {_describe(node)}, which has no seed", _NO_SEED)
+        Finding(f"the order of {describe(node)}, which has no seed", _NO_SEED)
         for node in parts_of_dataset(dataset)
         if seeds_of(node) == (0, 0)
     ]
@@ -66,7 +66,7 @@ def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:
         return []
     taken = seeds_taken_since(before_head)
     return [
-        Finding(f"the order of {_describe(part.node)}, which each epoch makes anew", _MADE_ANEW)
+        Finding(f"the order of {describe(part.node)}, which each epoch makes anew", _MADE_ANEW)
         for part in random_parts(dataset)
         if (seeds := seeds_of(part.node)) is not None and seeds[1] in taken
     ]
@@ -82,7 +82,7 @@ def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
             )
         elif isinstance(item, tf.data.Dataset):
             findings += [
-                Finding(f"the order of {_describe(part.node)}, which a function of the dataset reads", _CAPTURED)
+                Finding(f"the order of {describe(part.node)}, which a function of the dataset reads", _CAPTURED)
                 for part in random_parts(item)
             ]
     return findings
@@ -102,7 +102,8 @@ def script_functions(data: Any) -> list[reachability.Root]:
     ]
 
 
-def _describe(node: Any) -> str:
+def describe(node: Any) -> str:
+    """A part of a dataset, as a script makes it: `Dataset.shuffle(48)`."""
     kind = type(node).__name__.strip("_").removesuffix("Dataset").lower()
     size = buffer_size_of(node)
     return f"Dataset.{kind}({'' if size is None else size})"

@@ -18,10 +18,12 @@ from worker.checks.pulls import Pulls
 from worker.checks.reachability import Root, roots_of_frame
 from worker.checks.run_heads import run_head_of
 from worker.checks.value_snapshot import snapshot
+from worker.checks.watch.bytecode import flow_of
 from worker.checks.watch.kept_values import Kept
 from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
+from worker.state.random_generators import GENERATORS
 from worker.state.run_state import RunState
 
 MOST_NAMES = 5  # of arrays, in one message
@@ -127,10 +129,17 @@ class LoopChecks:
         return self._judge(script_frames(frame, self._entered)).explain_second_step(reading)
 
     def roots(self, frame: FrameType) -> list[Root]:
-        """What training can reach from the frame of its loop: the names that the loop uses."""
+        """What training can reach from the frame of its loop: the names that the loop uses, without generators that
+        each step makes, as in `rng = default_rng(step)`."""
         frames = script_frames(frame, self._entered)
         names = names_in_loops(frames[0]) if frames and frames[0].frame is script_frame_of(frame) else None
-        return [root for root in roots_of_frame(frame) if names is None or root[0] in names]
+        flow = flow_of(frame.f_code)
+        made = flow.made_in_each_pass(flow.index_at(frame.f_lasti))
+        return [
+            (name, value)
+            for name, value in roots_of_frame(frame)
+            if (names is None or name in names) and not (name in made and isinstance(value, GENERATORS))
+        ]
 
     def snapshot(self, frame: FrameType) -> dict[str, str]:
         """Every value that the script reaches, for a proof."""

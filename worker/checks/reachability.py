@@ -120,7 +120,7 @@ def is_script_class(kind: type) -> bool:
 def is_data(value: Any) -> bool:
     """Whether it is a dataset, or a loader of one, and no iterator of it."""
     kind = type(value)
-    return not hasattr(kind, "__next__") and any(base.__module__.startswith(DATA_MODULES) for base in kind.__mro__)
+    return not hasattr(kind, "__next__") and any(class_module(base).startswith(DATA_MODULES) for base in kind.__mro__)
 
 
 def is_of_library(module: str) -> bool:

@@ -7,13 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from worker.checks import missing_variables
-from worker.checks.dataset_checks import find_in_dataset, find_in_functions
+from worker.checks.dataset_checks import describe, find_in_dataset, find_in_functions
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
 from worker.data.examples import Examples
 from worker.internals.tensorflow_internals import graphs_of, original_dataset
 from worker.state import random_operations
-from worker.state.dataset_parts import open_iterators
+from worker.state.dataset_parts import open_iterators, random_parts
 from worker.state.dataset_passes import PassLog
 
 _READ_THROUGH_RUN = (
@@ -27,11 +27,17 @@ RANDOM_OPERATIONS = frozenset(
      "LearnedUnigramCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "FixedUnigramCandidateSampler",
      "AllCandidateSampler", "FractionalMaxPool", "FractionalAvgPool"}
 )  # fmt: skip
+_LOOPS_OVER_DATA = frozenset({"ReduceDataset", "MakeIterator"})
+_READ_IN_FUNCTION = (
+    "a restart would begin with the first order again: read the data through run.batches, with a step for each batch, "
+    "or give the function the epoch's own order, as in dataset.shuffle(n, seed=epoch, reshuffle_each_iteration=False), "
+    "or name the dataset in leave_out= if the order is no matter"
+)
 _DRAWN_FOR_EPOCH = (
     "after a restart in the middle of the epoch it would draw others: draw from numpy.random.default_rng(epoch), made "
     "inside the function from the epoch that it is given"
 )
-_LIBRARY_FOLDERS = ("/tensorflow/", "/keras/", "/worker/state/random_operations.py")
+_LIBRARY_FOLDERS = ("/tensorflow/", "/keras/", "/worker/state/random_operations.py", "/worker/internals/")
 _ALL = (
     "set deterministic = true and call worker.strategy() at the beginning, which makes them exact, or use a "
     "tf.random.Generator that the tf.train.Checkpoint tracks, or tf.random.stateless_* with a seed made of the step"
@@ -59,7 +65,10 @@ def find_problems(
     """
     exempt = tuple(exempt)
     left_out = {id(value) for value in exempt}
+    roots = list(roots)
     findings = _find_random_operations(roots, exempt)
+    if data is None:
+        findings += _find_passes_in_functions(roots, exempt)
     load = data.load if isinstance(data, Examples) else data
     if passes.data is None:
         findings += find_in_functions([load] if callable(load) else [])
@@ -99,14 +108,28 @@ def _find_random_operations(roots: Iterable[Root], exempt: Iterable[Any]) -> lis
     names: dict[str, None] = {}
     for item in missing_variables.reachable_objects(roots, visited):
         if isinstance(item, tf.types.experimental.PolymorphicFunction):
-            for operation in _operations(item):
+            for operation in _operations(item, RANDOM_OPERATIONS):
                 names[f"{operation.type} at {_place(operation)}"] = None
     return [Finding(name, remedy) for name in names]
 
 
-def _operations(function: Any) -> Iterator[Any]:
+def _find_passes_in_functions(roots: Iterable[Root], exempt: Iterable[Any]) -> list[Finding]:
+    """The shuffles of the datasets that are reachable from `roots`, if a traced function has a loop over a dataset:
+    nobody counts its passes."""
+    items = list(missing_variables.reachable_objects(roots, {id(value) for value in exempt}))
+    functions = [item for item in items if isinstance(item, tf.types.experimental.PolymorphicFunction)]
+    places = [_place(loop) for function in functions for loop in _operations(function, _LOOPS_OVER_DATA)]
+    datasets = [item for item in items if isinstance(item, tf.data.Dataset)] if places else []
+    shuffles = {id(part.node): part.node for dataset in datasets for part in random_parts(dataset)}
+    return [
+        Finding(f"the order of {describe(node)} in later passes, which {places[0]} reads", _READ_IN_FUNCTION)
+        for node in shuffles.values()
+    ]
+
+
+def _operations(function: Any, kinds: Container[str]) -> Iterator[Any]:
     for graph in graphs_of(function):
-        yield from (operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS)
+        yield from (operation for operation in graph.get_operations() if operation.type in kinds)
 
 
 def _place(operation: Any) -> str:

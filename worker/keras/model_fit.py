@@ -136,7 +136,7 @@ def _train(training: _Training, epochs: int) -> None:
     """Trains what is left of the epochs, with the callbacks' beginning and end around it."""
     model, data, run, state, listed = training.model, training.data, training.run, training.state, training.listed
     state.prepare_callbacks(listed.callbacks)
-    listed.on_train_begin()
+    run.begin_callbacks(listed)
     run.report_lost_state(state.begin_training(listed.callbacks))
     data.begin_training(resumed=state.is_restored)
     if run.gang is not None:

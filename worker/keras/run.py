@@ -17,6 +17,7 @@ from worker.keras.data.fit_data import FitData
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.run.run import Run
+from worker.state.callback_state import is_keras_callback
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
@@ -44,8 +45,8 @@ class FitRun(Run):
     """A run in which Keras takes the batches."""
 
     _set_at_step = (
-        "write `if model.optimizer.iterations == {step}: {line}` into on_train_begin of a callback, where optimizer is "
-        "model.optimizer"
+        "write `if model.optimizer.iterations == {step}: {line}` into on_train_batch_begin of a callback, where "
+        "optimizer is model.optimizer"
     )
     _parts_remedy = (
         "make each part (a fold, a fine-tuning with other layers) a job of its own, as in train.py --part 2, which "
@@ -108,6 +109,13 @@ class FitRun(Run):
         """The data continue at `position` without a step."""
         self._position = position
 
+    def begin_callbacks(self, callbacks: Any) -> None:
+        """Has the callbacks begin training. After a restart, what that changes of the saved state again is put back."""
+        put_back = self._copy_saved_state() if self._fit_state.is_restored else None
+        callbacks.on_train_begin()
+        if put_back is not None:
+            put_back()
+
     def begin_epoch_part(self) -> None:
         """Training of an epoch, or of the rest of one, begins."""
         if self._counter is not None:
@@ -162,6 +170,7 @@ class FitRun(Run):
     def _keep(self, kept: Kept) -> None:
         """What the functions of callbacks use is saved; of their classes' attributes, which are not, it is compared."""
         super()._keep(kept)
+        kept.identities |= {id(callback) for callback in self._fit_state.callbacks if is_keras_callback(callback)}
         for callback in self._fit_state.callbacks:
             kept.identities |= {id(function) for function in reachability.script_methods_of(callback)}
 

@@ -122,12 +122,10 @@ def copy_small_variables(tracked: tf.train.Checkpoint) -> Callable[[], None]:
 
 
 def _small_variables(tracked: tf.train.Checkpoint) -> Iterator[Any]:
-    seen: set[int] = set()
-    for variable in [*extra_state.tracked_objects(tracked, tf.Variable), *extra_state.keras_variables(tracked)]:
+    for _, variable in _variables_of(tracked):
         has_size = None not in tuple(variable.shape)
-        if seen.isdisjoint(identities(variable)) and (not has_size or _bytes_of(variable) <= SMALL_BYTES):
+        if not has_size or _bytes_of(variable) <= SMALL_BYTES:
             yield variable
-        seen |= identities(variable)
 
 
 def _read(variable: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch, script_functions
 from worker.checks.findings import Finding
+from worker.checks.watch.kept_values import Kept
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.examples import Examples
@@ -139,7 +140,9 @@ class Run(TrackedRun):
         self._require_with("run.batches")
         self._check_loops()
         self._check_data_of_epoch(source)
-        if self._run_data.passes.is_of_epoch_before(self._position.epoch):
+        reader = self._run_data.reader
+        is_new = reader is None or reader.data is not source
+        if is_new or self._run_data.passes.is_of_epoch_before(self._position.epoch):
             self._run_data.passes.is_made_anew = self._loop_checks.makes_data(sys._getframe(1), source)
         batches = self._batches(source)
         return batches if self._replays is None else self._replays.watch(batches)
@@ -255,6 +258,10 @@ class Run(TrackedRun):
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
+
+    def _keep(self, kept: Kept) -> None:
+        super()._keep(kept)
+        kept.has_data = self._run_data.reader is not None or self._run_data.passes.data is not None
 
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""

@@ -15,7 +15,13 @@ from supervisor.protocol.wire.messages import Restored
 from worker.base.run_settings import PARTS_REMEDY, RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts
-from worker.checkpoint.restore import RestoredCheckpoint, build_variables, require_finite, restore_checkpoint
+from worker.checkpoint.restore import (
+    RestoredCheckpoint,
+    build_variables,
+    finish_normalization,
+    require_finite,
+    restore_checkpoint,
+)
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
@@ -227,6 +233,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         if has_copies(self._attempt) and self._place == ALONE and not self._attempt.no_copies:
             self._memory = MemoryTier(self._attempt, writer.copy_to_memory)
         if checkpoint is not None:
+            finish_normalization(self._state.tracked)
             self._compare_script(checkpoint.state.script, checkpoint.state.step)
         return checkpoint
 

@@ -23,6 +23,7 @@ from worker.run.replayed_state import ReplayedTensorFlow, copy_small_variables
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.run.run_exports import RunExports
 from worker.state import extra_state, random_generators
+from worker.state.callback_state import CallbackState, callbacks_in, is_keras_callback
 from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
@@ -80,9 +81,12 @@ class TrackedRun(RunBase):
         tracked = tf.train.TrackableView(self._tracked).descendants()
         # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
         kept.identities |= {id(node) for node in tracked if hasattr(type(node), "deserialize")}
+        held = [callback for value in self.state.held().values() for callback in callbacks_in(value) or [value]]
+        kept.identities |= {id(value) for value in held if is_keras_callback(value)}
 
     def _adapt_state(self, value: Any) -> HasState | None:
-        return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
+        place = ALONE if self._gang is None else Place(self._gang.rank, self._gang.size)
+        return MetricState.of(value, place) or CallbackState.of(value)
 
     def _agree_on_order(self, digest: bytes) -> None:
         if self._gang is None:

@@ -49,6 +49,10 @@ class PassLog:
         self._filled: dict[str, int] = {}
         self._catch_up: Mapping[str, list[int]] = {}
         self._ended = False
+        self._left: dict[str, RandomPart] = {}  # of data that earlier epochs read, and later ones may read again
+        self._others: dict[str, list[int]] = self._saved.pop("others", {})  # as `parts`, of data not read again yet
+        self._makes = False  # whether a function of the script makes the data of each epoch
+        self._is_held = False  # whether the script has had the data of the newest pass from before its loop
         self._rng: Any = None
         self._late_rng: Any = None
 
@@ -63,6 +67,7 @@ class PassLog:
         A shuffle without a seed of its own takes one from TensorFlow's sequence of seeds, which is put back to where it
         was when this epoch began.
         """
+        self._makes = True
         rng = self._saved.get("rng")
         if rng is not None and seed_sequence() is not None:
             resumes = self._saved["epoch"] == epoch
@@ -89,7 +94,12 @@ class PassLog:
 
     def skip(self, data: Any) -> None:
         """Call it after a restore, if the pass over `data` was at its end: continues from there without reading it."""
-        if self._epoch is not None or not self._saved.get("parts"):
+        saved = self._saved.get("parts")
+        if (
+            self._epoch is not None
+            or not saved
+            or saved.keys().isdisjoint(_keyed(random_parts(original_dataset(data))))
+        ):
             return
         was_ended = self._saved["ended"]
         self._begin(data, self._saved["epoch"])
@@ -104,11 +114,22 @@ class PassLog:
         self._ended = True
 
     def _begin(self, data: Any, epoch: int) -> None:
+        if self._is_held:
+            self._left |= _keyed(self._parts)
+        self._is_held = not (self._makes or self.is_made_anew)
         self.data = data
         self._parts = random_parts(original_dataset(data))
+        keyed = _keyed(self._parts)
+        for key in keyed:
+            self._left.pop(key, None)
         saved, self._saved = self._saved, {}
-        if saved.get("parts"):
-            self._restore(saved["parts"])
+        parts = saved.get("parts") or {}
+        if parts and keyed.keys().isdisjoint(parts):
+            self._others |= {key: [counts[1], *counts[1:]] for key, counts in parts.items()}
+        if others := {key: self._others.pop(key) for key in keyed if key in self._others}:
+            self.described_before = {}  # it is not compared with the newest of that training
+        if parts or others:
+            self._restore(others or parts)
         self._epoch, self._ended = epoch, False
         self._opened = [part.starts for part in self._parts]
 
@@ -145,13 +166,17 @@ class PassLog:
         """What a checkpoint has to hold."""
         data = dict(self.last_described)
         if self._epoch is None:
-            return {**self._saved, "data": data}
+            return {**self._saved, **({"others": self._others} if self._others else {}), "data": data}
         parts = {}
         for number, part in enumerate(self._parts):
             key = _key(number, part)
             parts[key] = [self._opened[number], part.starts, *([self._filled[key]] if key in self._filled else [])]
         rng = None if self._rng is None else {"opened": self._rng, "now": _read_seed_sequence()}
-        return {"epoch": self._epoch, "ended": self._ended, "parts": parts, "rng": rng, "data": data}
+        others = dict(self._others)
+        for key, part in self._left.items():
+            others[key] = [part.starts, part.starts, *([self._filled[key]] if key in self._filled else [])]
+        known = {"others": others} if others else {}
+        return {"epoch": self._epoch, "ended": self._ended, "parts": parts, **known, "rng": rng, "data": data}
 
     def _restore(self, counts: Mapping[str, list[int]]) -> None:
         for number, part in enumerate(self._parts):
@@ -180,6 +205,10 @@ def _fill(cache: Any) -> None:
     for _ in cache:
         pass
     mark_filled(cache)
+
+
+def _keyed(parts: list[RandomPart]) -> dict[str, RandomPart]:
+    return {_key(number, part): part for number, part in enumerate(parts)}
 
 
 def _key(number: int, part: RandomPart) -> str:

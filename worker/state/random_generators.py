@@ -10,7 +10,7 @@ from supervisor.protocol.plurals import counted
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 """The kinds whose state can be read and written here."""
-_ARRAY = "array"
+_ARRAY, _SPAWNED = "array", "spawned"
 
 
 def check_own_generators(generators: Iterable[Any]) -> tuple[Any, ...]:
@@ -51,7 +51,8 @@ def write(states: Mapping[str, Any], own: Sequence[Any] = ()) -> None:
 def read_generator(generator: Any) -> Any:
     """The state of a numpy.random.Generator, a numpy.random.RandomState, a random.Random, or the module `random`."""
     if isinstance(generator, np.random.Generator):
-        return as_json(generator.bit_generator.state)
+        state = as_json(generator.bit_generator.state)
+        return {**state, _SPAWNED: spawned} if (spawned := _children_of(generator)) else state
     if isinstance(generator, np.random.RandomState):
         return as_json(generator.get_state(legacy=False))
     version, words, gauss = generator.getstate()
@@ -61,11 +62,27 @@ def read_generator(generator: Any) -> Any:
 def write_generator(generator: Any, state: Any) -> None:
     """Restores a generator from what `read_generator` returned for one of its kind."""
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = from_json(state)
+        generator.bit_generator.state = from_json({key: part for key, part in state.items() if key != _SPAWNED})
+        if (spawned := state.get(_SPAWNED, 0)) != _children_of(generator):
+            _set_children_of(generator, spawned)
     elif isinstance(generator, np.random.RandomState):
         generator.set_state(from_json(state))
     else:
         generator.setstate((state["version"], tuple(state["words"]), state["gauss"]))
+
+
+def _children_of(generator: np.random.Generator) -> int:
+    """How many generators its `spawn` has made, which is no part of its state, and what the next one is made of."""
+    return int(getattr(getattr(generator.bit_generator, "seed_seq", None), "n_children_spawned", 0))
+
+
+def _set_children_of(generator: np.random.Generator, count: int) -> None:
+    bit_generator: Any = generator.bit_generator
+    seeds = np.random.SeedSequence(**{**bit_generator.seed_seq.state, "n_children_spawned": count})
+    try:
+        bit_generator.__setstate__((bit_generator.state, seeds))
+    except (TypeError, ValueError):  # NumPy 1, which can only go forward
+        bit_generator.seed_seq.spawn(max(0, count - _children_of(generator)))
 
 
 def as_json(value: Any) -> Any:

@@ -395,3 +395,46 @@ def test_dataset_that_each_pass_of_a_while_loop_makes_anew_is_named(
     assert "the order of Dataset.shuffle(5), which each epoch makes anew; give run.batches the function" in text
     assert messages(while_epochs(shuffled, lambda make, epoch: once), tmp_path / "once", capsys) == []
     assert messages(while_epochs(shuffled, lambda make, epoch: make), tmp_path / "function", capsys) == []
+
+
+def test_order_that_a_compiled_loop_over_a_shuffled_dataset_reads_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shuffled, ordered = numbers().shuffle(6), numbers()
+
+    @tf.function
+    def total(data: Any) -> Any:
+        result = tf.constant(0, tf.int64)
+        for number in data:
+            result += number
+        return result
+
+    def loop_over(data: Any) -> Callable[[worker.Run], None]:
+        def loop(run: worker.Run) -> None:
+            for _ in run.epochs(1):
+                run.step_done(total=total(data))
+
+        return loop
+
+    named = messages(loop_over(shuffled), tmp_path / "shuffled", capsys)
+
+    assert len(named) == 1
+    assert f"the order of Dataset.shuffle(6) in later passes, which {__file__}" in named[0]
+    assert messages(loop_over(ordered), tmp_path / "ordered", capsys) == []
+    assert messages(loop_over(shuffled), tmp_path / "out", capsys, leave_out=[shuffled]) == []
+
+
+def test_generator_that_each_step_makes_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of_the_step(run: worker.Run) -> None:
+        for step in run.range(2):
+            generator = np.random.default_rng(step)
+            run.step_done(drawn=generator.random())
+
+    def of_the_epoch(run: worker.Run) -> None:
+        for epoch in run.epochs(1):
+            generator = np.random.default_rng(epoch)
+            for _ in run.range(2):
+                run.step_done(drawn=generator.random())
+
+    assert messages(of_the_step, tmp_path / "step", capsys) == []
+    assert "numpy Generator (reached as generator)" in messages(of_the_epoch, tmp_path / "epoch", capsys)[0]

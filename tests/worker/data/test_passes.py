@@ -227,3 +227,43 @@ def test_a_dataset_that_each_epoch_makes_begins_at_its_first_pass(is_made_anew: 
 
     assert second == (first if is_made_anew else read(undisturbed, one_for_all, 1))
     assert (second == first) == is_made_anew
+
+
+def test_data_of_every_other_epoch_go_on_with_their_own_passes() -> None:
+    def make() -> list[Any]:
+        tf.random.set_seed(1)
+        return [tf.data.Dataset.range(40).shuffle(40) for _ in range(2)]
+
+    def read(log: PassLog, pair: list[Any], epoch: int) -> list[int]:
+        data = pair[epoch % 2]
+        log.begin(data, epoch)
+        batches = data.as_numpy_iterator()
+        log.opened()
+        numbers = [int(number) for number in batches]
+        log.end()
+        return numbers
+
+    def restart(log: PassLog) -> PassLog:
+        return PassLog(json.loads(json.dumps(log.to_json())))
+
+    undisturbed, pair = PassLog(), make()
+    expected = [read(undisturbed, pair, epoch) for epoch in range(7)]
+
+    log, pair = PassLog(), make()
+    found = []
+    for epoch in range(7):
+        found.append(read(log, pair, epoch))
+        log, pair = restart(log), make()
+
+    assert found == expected
+
+
+def test_data_that_each_epoch_makes_are_not_kept() -> None:
+    log = PassLog()
+    log.is_made_anew = True
+
+    for epoch in range(5):
+        log.begin(tf.data.Dataset.range(4).shuffle(4, seed=epoch), epoch)
+        log.end()
+
+    assert "others" not in log.to_json()

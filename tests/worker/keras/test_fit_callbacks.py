@@ -85,3 +85,31 @@ def test_backup_and_restore_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"cannot fit with BackupAndRestore: .* restores everything itself"):
         trained(tmp_path, lambda folder: [[backup]])
+
+
+class SetsAtBegin(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Sets a rate and draws when training begins, as callbacks of cyclical rates do; the rate falls from there on."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate.assign(0.1)
+        self.drawn = np.random.random()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        rate = self.model.optimizer.learning_rate
+        rate.assign(rate * 0.9)
+
+
+def test_what_callbacks_change_when_training_begins_is_not_changed_again_by_a_restart(
+    tmp_path: Path, begin: Callable[[Launch], None]
+) -> None:
+    calm = trained(tmp_path / "calm", lambda folder: [SetsAtBegin()], epochs=2)
+    drawn = np.random.random()
+    with pytest.raises(LookupError):
+        trained(tmp_path / "rough", lambda folder: [SetsAtBegin()], StopsAt(3), epochs=2)
+    begin(Launch())
+
+    rough = trained(tmp_path / "rough", lambda folder: [SetsAtBegin()], epochs=2)
+
+    assert same_weights(rough, calm)
+    assert float(rough.optimizer.learning_rate) == float(calm.optimizer.learning_rate)
+    assert np.random.random() == drawn

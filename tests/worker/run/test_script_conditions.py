@@ -227,10 +227,10 @@ def test_fit_says_what_to_write_into_a_callback(tmp_path: Path, capsys: pytest.C
 
     def obeying(model: Any) -> Any:
         scope = {"model": model, "optimizer": model.optimizer}
-        return keras.callbacks.LambdaCallback(on_train_begin=lambda logs: exec(code, scope))
+        return keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: exec(code, scope))
 
     used = fitted(1e-4, 4, obeying)
 
     assert "where it began as 0.008; the script says 0.0001" in line
-    assert "into on_train_begin of a callback" in line
+    assert "into on_train_batch_begin of a callback" in line
     assert used == 1e-4

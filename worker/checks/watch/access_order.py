@@ -9,13 +9,24 @@ always assigns it, is made anew. Python traces only those functions; frameworks 
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from worker.checks.watch.bytecode import flow_of
-from worker.checks.watch.instructions import accesses_by_offset
+from worker.checks.watch.instructions import NameAccess, accesses_by_offset
 
 MAX_EVENTS = 300_000  # instructions; about half a second
 _Trace = Callable[[types.FrameType, str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first access. `number`: how many came before it."""
+
+    number: int
+    kind: str
+    code: types.CodeType
+    offset: int
 
 
 class AccessOrder:
@@ -25,8 +36,8 @@ class AccessOrder:
         """`names`: attributes and names of modules. `unwatched`: beginnings of paths of code that isn't looked at."""
         self._names = frozenset(names)
         self._unwatched = unwatched
-        self._first: dict[tuple[str, bool], tuple[str, types.CodeType, int]] = {}
-        self._in_code: dict[types.CodeType, Mapping[int, tuple[str, str, bool]]] = {}
+        self._first: dict[tuple[str, bool, int | None], _First] = {}  # by name, kind of name, and id of what has it
+        self._in_code: dict[types.CodeType, Mapping[int, NameAccess]] = {}
         self._events = 0
         self._before: _Trace | None = None
         self._frames: list[tuple[types.FrameType, Any, bool, bool]] = []
@@ -55,26 +66,39 @@ class AccessOrder:
             frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, opcodes, lines
         self._frames.clear()
 
-    def made_anew(self, name: str) -> bool:
-        """Whether each step assigns this attribute, or this name of a module, before it reads it."""
-        orders = [self._first[key] for key in ((name, True), (name, False)) if key in self._first]
-        return bool(orders) and all(
-            kind == "store" and self._always_assigns(name, code, offset) for kind, code, offset in orders
-        )
+    def made_anew(self, name: str, owner: int | None = None) -> bool:
+        """Whether each step assigns this attribute, or this name of a module, before it reads it. `owner`: the id of
+        the object that has the attribute: another one may have an attribute of that name."""
+        orders = [first for first in (self._first_of(name, owner, True), self._first_of(name, None, False)) if first]
+        return bool(orders) and all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
 
-    def _always_assigns(self, name: str, code: types.CodeType, offset: int) -> bool:
-        flow = flow_of(code)
-        is_attribute = accesses_by_offset(code)[offset][2]
-        boundary = self._boundaries.get(code)
+    def _first_of(self, name: str, owner: int | None, is_attribute: bool) -> "_First | None":
+        firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
+        if owner is not None and owner in firsts:  # what has no name may be this object
+            firsts = {known: first for known, first in firsts.items() if known in (owner, None)}
+        return min(firsts.values(), key=lambda first: first.number, default=None)
+
+    def _always_assigns(self, name: str, first: "_First") -> bool:
+        flow = flow_of(first.code)
+        is_attribute = accesses_by_offset(first.code)[first.offset].is_attribute
+        boundary = self._boundaries.get(first.code)
         start = None if boundary is None else flow.index_at(boundary)
         return flow.assigns_first(name, is_attribute=is_attribute, start=start)
 
-    def _accesses(self, code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
+    def _note(self, frame: types.FrameType, access: NameAccess) -> None:
+        owner = None
+        if access.holder is not None:
+            names = frame.f_locals if access.holder in frame.f_locals else frame.f_globals
+            owner = id(names.get(access.holder))
+        first = _First(len(self._first), access.kind, frame.f_code, frame.f_lasti)
+        self._first.setdefault((access.name, access.is_attribute, owner), first)
+
+    def _accesses(self, code: types.CodeType) -> Mapping[int, NameAccess]:
         accesses = self._in_code.get(code)
         if accesses is None:
             accesses = {}
             if not self._names.isdisjoint(code.co_names) and not code.co_filename.startswith(self._unwatched):
-                accesses = {at: access for at, access in accesses_by_offset(code).items() if access[1] in self._names}
+                accesses = {at: access for at, access in accesses_by_offset(code).items() if access.name in self._names}
             self._in_code[code] = accesses
         return accesses
 
@@ -96,8 +120,7 @@ class AccessOrder:
             if event == "opcode":
                 access = accesses.get(frame.f_lasti)
                 if access is not None:
-                    kind, name, is_attribute = access
-                    self._first.setdefault((name, is_attribute), (kind, frame.f_code, frame.f_lasti))
+                    self._note(frame, access)
                 self._events += 1
                 if self._events > MAX_EVENTS:
                     self.end()

@@ -126,6 +126,15 @@ class Flow:
         """The names that the loops around an instruction assign."""
         return frozenset(name for first, last in self._loops_around(index) for name in self._stores_in(first, last))
 
+    def made_in_each_pass(self, index: int) -> frozenset[str]:
+        """The names that the innermost loop around an instruction assigns before it reads them."""
+        loops = self._loops_around(index)
+        if not loops:
+            return frozenset()
+        first, last = loops[-1]
+        read = self._live(self._accesses_with((), index), index).at([(self._beginning_of_pass(first, last), False)])
+        return frozenset(self._stores_in(first, last)) - read
+
     def attribute_targets(self, index: int) -> frozenset[str]:
         """The attributes that are targets of the `for` loops around an instruction: `for self.epoch in ...`."""
         names = set()

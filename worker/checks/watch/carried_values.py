@@ -31,6 +31,17 @@ _REMEDIES = {
         "{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
         "name to leave_out= if that does not matter"
     ),
+    "tensors": (
+        "the loop carries {it} from step to step, and run.state takes no sparse or ragged tensors: keep the tensors of "
+        'each in run.state["{name}"], as in [x.indices, x.values, x.dense_shape] or [x.values, x.row_splits], and make '
+        "it of these in each step, or give its name to leave_out= if it may begin anew"
+    ),
+    "passes": (
+        "the loop reads {it} without run.batches, each time in another order, and a restart would begin with the first "
+        "order again: read the data through run.batches, with a step for each batch, or make the order from the "
+        "epoch's number, as in data.shuffle(n, seed=epoch, reshuffle_each_iteration=False), or give the name to "
+        "leave_out= if the order is no matter"
+    ),
     "object": (
         "a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
         "from the epoch's or the step's number, or from what is in run.state, as in "

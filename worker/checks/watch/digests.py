@@ -45,6 +45,15 @@ def is_array(value: Any) -> bool:
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
 
+def tensors_in(value: Any) -> list[Any] | None:
+    """The tensors of a sparse or ragged one of TensorFlow's; None for anything else."""
+    if not class_module(type(value)).startswith("tensorflow") or not hasattr(type(value), "_type_spec"):
+        return None
+    tensorflow = sys.modules["tensorflow"]
+    kinds = (tensorflow.RaggedTensor, tensorflow.SparseTensor, tensorflow.IndexedSlices)
+    return tensorflow.nest.flatten(value, expand_composites=True) if isinstance(value, kinds) else None
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value is plain, a container or an array, and no object that gives and takes its own state."""
     return isinstance(value, (*PLAIN, *CONTAINERS)) or is_array(value)

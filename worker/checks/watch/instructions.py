@@ -5,6 +5,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 LOADS = frozenset(
     ["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_AND_CLEAR", "LOAD_NAME", "LOAD_GLOBAL",
@@ -103,24 +104,40 @@ def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
     return lines
 
 
+@dataclass(frozen=True, slots=True)
+class NameAccess:
+    """What an instruction does with an attribute or a name of the module. `kind`: `load` or `store`. `holder`: the
+    variable whose attribute it is; None for what has no name, such as `self.trainer` in `self.trainer.loss`."""
+
+    kind: str
+    name: str
+    is_attribute: bool
+    holder: str | None = None
+
+
 @functools.lru_cache(maxsize=1024)
-def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
-    """By offset, what instructions do with attributes and names of the module: `load` or `store`, the name, and whether
-    it is an attribute."""
-    accesses: dict[int, tuple[str, str, bool]] = {}
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ATTRIBUTE_STORES or (
-            instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction)
-        ):
-            accesses[instruction.offset] = (
-                "store" if instruction.opname in ATTRIBUTE_STORES else "load",
-                str(instruction.argval),
-                True,
-            )
+def accesses_by_offset(code: types.CodeType) -> Mapping[int, NameAccess]:
+    """By offset, what instructions do with attributes and names of the module; of `self.count += 1` that it loads."""
+    accesses: dict[int, NameAccess] = {}
+    instructions = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "EXTENDED_ARG"]
+    for number, instruction in enumerate(instructions):
+        name, before = str(instruction.argval), instructions[number - 1].opname
+        if instruction.opname in ATTRIBUTE_STORES:
+            if before != "SWAP":
+                accesses[instruction.offset] = NameAccess("store", name, True, _holder(instructions, number))
+        elif instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction):
+            accesses[instruction.offset] = NameAccess("load", name, True, _holder(instructions, number))
         elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
-            accesses[instruction.offset] = (
-                "store" if instruction.opname.startswith("STORE") else "load",
-                str(instruction.argval),
-                False,
-            )
+            kind = "store" if instruction.opname.startswith("STORE") else "load"
+            accesses[instruction.offset] = NameAccess(kind, name, False)
     return accesses
+
+
+def _holder(instructions: list[dis.Instruction], number: int) -> str | None:
+    """The variable that the instruction before the one with a number leaves on top of the stack."""
+    before = instructions[number - 1]
+    if before.opname == "COPY":
+        before = instructions[number - 2]
+    if before.opname in _PAIRS and _PAIRS[before.opname][1] == "load":
+        return str(before.argval[1])
+    return str(before.argval) if before.opname in LOADS else None

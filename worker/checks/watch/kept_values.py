@@ -50,6 +50,8 @@ class Kept:
     attributes: set[tuple[int, str]] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     contents: dict[str, set[int]] = field(default_factory=dict)
+    has_data: bool = False
+    """Whether the run reads data, whose position they hold: other datasets are for evaluations then."""
     alive: list[Any] = field(default_factory=list)
     """Keeps temporary objects alive, so that no id is used twice."""
 

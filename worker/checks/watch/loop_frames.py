@@ -172,7 +172,7 @@ def _is_other_object(node: ast.expr, name: str, frame: LoopFrame) -> bool:
         case ast.Call():
             made = _named_in_modules(node.func, frame)
             return isinstance(made, type) and package_of(made) in FRAMEWORKS
-    return isinstance(node, ast.Lambda)
+    return isinstance(node, ast.Lambda | ast.Subscript)
 
 
 def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:

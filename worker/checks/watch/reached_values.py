@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from worker.checks.reachability import MAX_OBJECTS
+from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of
@@ -73,6 +73,10 @@ class Search:
             self._add(path, _kind_of_container(value), self._digest_container(path, value), identity, owner, binding)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
+        elif (tensors := digests.tensors_in(value)) is not None:
+            self._add(path, "tensors", self._digest_container(path, tensors), identity, owner, binding)
+        elif is_data(value):
+            self._add(path, "passes", self._digest_passes(value), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
@@ -110,6 +114,14 @@ class Search:
             else:
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
+
+    def _digest_passes(self, data: Any) -> int | None:
+        """The digest of how many iterators were made of the shuffles in a tf.data.Dataset; None if it has none."""
+        parts_of_data = sys.modules.get("worker.state.dataset_parts")  # which imports TensorFlow
+        if parts_of_data is None or self._kept.has_data:
+            return None
+        starts = [part.starts for part in parts_of_data.random_parts(data)]
+        return digests.digest_all(starts) if starts else None
 
     def _digest_array(self, path: str, array: Any, owner: int | None = None, binding: str | None = None) -> int | None:
         try:

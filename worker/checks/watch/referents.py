@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from worker.checks.reachability import closure_of, globals_of, is_installed_file
 from worker.checks.watch.digests import PLAIN
 from worker.checks.watch.script_objects import (
@@ -29,6 +31,7 @@ from worker.checks.watch.script_objects import (
     settings_of,
 )
 from worker.checks.watch.standard_objects import NAMESPACES, content_of, environment_of, is_cache
+from worker.state.callback_state import callbacks_in, is_keras_callback, state_of
 from worker.state.random_generators import GENERATORS
 
 Part = tuple[str, Any, int | None, str | None]
@@ -104,6 +107,8 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
     kind = type(value)
     if (content := content_of(value)) is not None:
         yield path, content, None, None
+    if isinstance(value, np.random.SeedSequence):
+        yield f"{path}.n_children_spawned", value.n_children_spawned, id(value), None
     packages = {package_of(base) for base in kind.__mro__}
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
@@ -113,7 +118,11 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
     if is_scripts_class(kind) and not of_package:
         yield kind.__name__, kind, None, None
         yield from _defaults_of(path, value)
-    if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
+    if is_keras_callback(value):
+        yield path, state_of(value), None, None
+        functions = [(name, part) for name, part in vars(value).items() if isinstance(part, types.FunctionType)]
+        yield from ((f"{path}.{name}", function, None, None) for name, function in functions)
+    elif (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
         yield from _parts_in_framework(path, value, framework)
     elif package_of(kind) not in sys.stdlib_module_names or kind in NAMESPACES:
         yield from _attributes_of(path, value, held_attributes(value))
@@ -169,5 +178,8 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
                 if buffers.get(name) is not None:
                     yield f"{path}.{name}", buffers[name], id(value), name
     else:
+        yield from (
+            (f"{path}.callbacks[{number}]", callback, None, None) for number, callback in enumerate(callbacks_in(value))
+        )
         for layer in list(held_attributes(value).get("_layers") or ()):
             yield f"{path}.{getattr(layer, 'name', 'layer')}", layer, None, None

@@ -281,7 +281,7 @@ class StepWatch:
             if any(now.binding in loop.attribute_targets | loop.attributes_set_in_heads for loop in frames):
                 return False
             # each step assigns it before it reads it, as far as the watched step has shown
-            return self._order is None or not self._order.made_anew(now.binding)
+            return self._order is None or not self._order.made_anew(now.binding, now.owner)
 
         return is_lost
 

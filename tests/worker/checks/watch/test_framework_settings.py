@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from tests.worker.checks.watch.test_step_watch import DATA, Run
 from worker.checks.findings import Finding
 from worker.checks.watch.step_watch import StepWatch
+from worker.state import dataset_parts
 from worker.state.run_state import RunState
 
 pytestmark = pytest.mark.tensorflow
@@ -70,6 +72,42 @@ def changed_for_a_part_of_each_step(run: Run) -> None:
         run.step_done(loss=batch)
 
 
+def callback_that_the_loop_calls(run: Run) -> None:
+    plateau = tf.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=9)
+    plateau.set_model(model := model_of())
+    model.compile("sgd", "mse")
+    plateau.on_train_begin()
+    for epoch in run.epochs(3):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        plateau.on_epoch_end(epoch, {"loss": 1.0})
+
+
+def callbacks_in_a_list(run: Run) -> None:
+    callbacks = tf.keras.callbacks.CallbackList(
+        [tf.keras.callbacks.EarlyStopping("loss", patience=9)], add_history=False, add_progbar=False, model=model_of()
+    )
+    callbacks.on_train_begin()
+    for epoch in run.epochs(3):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        callbacks.on_epoch_end(epoch, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [(callback_that_the_loop_calls, ["plateau"]), (callbacks_in_a_list, ["callbacks.callbacks[0]"])],
+)
+def test_callback_of_keras_that_a_loop_of_the_script_calls_is_named(
+    loop: Callable[[Run], None], named: list[str]
+) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert run.named == named
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
@@ -99,3 +137,42 @@ def test_parts_of_a_model_that_grow_are_not_to_be_put_into_the_state() -> None:
 
     (finding,) = [finding for finding in found if finding.name.startswith("blocks ")]
     assert "make it whole before the run" in finding.remedy
+
+
+def test_passes_over_a_shuffled_dataset_that_the_run_does_not_read_are_named() -> None:
+    assert dataset_parts  # counts them
+    shuffled, ordered = tf.data.Dataset.range(3).shuffle(3, seed=1), tf.data.Dataset.range(3)
+    run = Run()
+
+    for _ in run.epochs(3):
+        total = sum(int(number) for data in (shuffled, ordered) for number in data)
+        run.step_done(total=total)
+
+    assert run.named == ["shuffled"]
+
+
+def test_sparse_and_ragged_tensors_that_a_loop_carries_are_named() -> None:
+    sparse, ragged, holder = tf.sparse.eye(2), tf.ragged.constant([[1.0], []]), SimpleNamespace(ragged=None)
+    run = Run()
+
+    for _ in run.epochs(3):
+        sparse, ragged = tf.sparse.add(sparse, sparse), ragged * 2.0
+        holder.ragged = ragged if holder.ragged is None else holder.ragged + ragged
+        made_anew = tf.sparse.add(sparse, sparse)
+        run.step_done(total=tf.sparse.reduce_sum(made_anew))
+
+    assert run.named == ["ragged", "sparse", "holder.ragged"]
+
+
+def test_loss_that_a_later_epoch_takes_from_a_dict_is_named() -> None:
+    losses = {"first": tf.keras.losses.MeanSquaredError(), "later": tf.keras.losses.MeanAbsoluteError()}
+    loss_of = losses["first"]
+    run = Run()
+
+    for epoch in run.epochs(3):
+        if epoch == 1:
+            loss_of = losses["later"]
+        for batch in run.batches(DATA):
+            run.step_done(loss=loss_of([batch], [0.0]))
+
+    assert run.named == ["loss_of"]

@@ -46,6 +46,12 @@ def settings_made_anew(run: Run) -> None:
         run.step_done(loss=batch * args.noise)
 
 
+def spawned_generators(run: Run) -> None:
+    seeds = np.random.SeedSequence(5)
+    for batch in run.batches(DATA):
+        run.step_done(loss=batch * np.random.default_rng(seeds.spawn(1)[0]).random())
+
+
 def buffers(run: Run) -> None:
     replay: queue.Queue[float] = queue.Queue()
     counts, tape, shared = array.array("d", [0.0, 0.0]), io.StringIO(), multiprocessing.Value("d", 1.0)
@@ -177,6 +183,7 @@ def same_object_again(run: Run) -> None:
     [
         (settings, {"args.noise", "config"}),
         (settings_made_anew, set()),
+        (spawned_generators, {"seeds.n_children_spawned"}),
         (buffers, {"replay", "counts", "tape", "shared", "raw"}),
         (values_of_a_context, {"local.seen", "RATE"}),
         (weak_keys, {"velocity"}),

@@ -137,6 +137,23 @@ def in_a_class(run: Run) -> None:
     Trainer().train(run)
 
 
+class Meter:
+    """A step makes one anew, and assigns attributes of the same names as those of the trainer."""
+
+    def __init__(self) -> None:
+        self.best = 0.0
+
+
+def beside_an_object_with_the_same_attribute(run: Run) -> None:
+    trainer = Trainer()
+    for batch in run.batches(DATA):
+        meter = Meter()
+        meter.last = batch
+        trainer.best += batch
+        trainer.last = meter.best
+        run.step_done(loss=trainer.last)
+
+
 def array_of_returns(run: Run) -> None:
     returns = np.zeros(3)
     for number, batch in enumerate(run.batches(DATA)):
@@ -209,6 +226,7 @@ def another_loss(loss: float) -> float:
         (running_reward, {"running_reward", "episode", "rewards"}),
         (last_loss_in_the_tail, {"loss"}),
         (in_a_class, {"self.best", "self.history", "self.memory"}),
+        (beside_an_object_with_the_same_attribute, {"trainer.best"}),
         (array_of_returns, {"returns"}),
         (object_made_anew_of_itself, {"tree"}),
         (given_to_entries, {"rate", "loss"}),
