@@ -8,6 +8,7 @@ out: after kills training ends with the same bits, or the worker has named what 
 """
 
 import random
+import re
 import sys
 import textwrap
 import tomllib
@@ -95,6 +96,7 @@ class Script:
 def generate(seed: int) -> Script:
     """The script of a seed."""
     chance = random.Random(seed)
+    shape = chance.choice(("module", "module", "function", "method"))
     declared, parts, state, names = [], {"head": [], "step": [], "tail": []}, {}, []
     for number in range(chance.choice((1, 1, 1, 2, 3))):
         name = f"carried_{number}"
@@ -103,23 +105,44 @@ def generate(seed: int) -> Script:
         if kind in KEPT:
             state[name] = INITIAL[kind.name]
         declared += [part.replace("NAME", name) for part in (kind.declared,) if part]
-        at = chance.choice(PLACES)
-        change = f"{chance.choice(WHEN)}\n{textwrap.indent(kind.changed, '    ')}"
-        parts[at].append(change.replace("NAME", name).replace("SEEN", SEEN))
-        parts["step"].append(chance.choice(USES).replace("READ", kind.read).replace("NAME", name))
+        change = f"{chance.choice(WHEN)}\n{textwrap.indent(kind.changed, '    ')}".replace("SEEN", SEEN)
+        use = chance.choice(USES).replace("READ", kind.read)
+        is_attribute = shape == "method" and f"\n{name} =" in "\n" + "\n".join(declared)
+        here = f"self.{name}" if is_attribute else name
+        parts[chance.choice(PLACES)].append(_named(change, name, here))
+        parts["step"].append(_named(use, name, here))
     chance.shuffle(parts["step"])
     body = "\n".join(_loop(chance, parts))
     kept = "{" + ", ".join(f"{name!r}: {initial}" for name, initial in state.items()) + "}"
-    text = HEADER.replace("BATCHES", str(BATCHES)) + "\n".join(declared) + "\n"
-    if chance.random() < 0.3:  # in a function: locals are cells, or fast
-        text = f"{HEADER.replace('BATCHES', str(BATCHES))}\n\ndef main():\n    rate, loss = 0.1, 1.0\n"
-        if any("global " in part for part in declared):
-            return generate(seed + 1_000_000)
-        text += textwrap.indent("\n".join(declared) + "\n", "    ")
-        text += textwrap.indent(_with(kept, body), "    ") + "\n\nmain()\n"
-    else:
-        text += "rate, loss = 0.1, 1.0\n" + _with(kept, body)
-    return Script(text, tuple(names))
+    made = "\n".join(declared) + "\n"
+    if shape == "function" and "global " in made:
+        shape = "module"
+    return Script(HEADER.replace("BATCHES", str(BATCHES)) + _SHAPES[shape](made, _with(kept, body)), tuple(names))
+
+
+def _named(code: str, name: str, here: str) -> str:
+    """The code with the name in it, and `here`, which may be an attribute, where the value itself is meant."""
+    code = re.sub(r"(?<![\w'.])NAME(?![\w'])", here, code)
+    return code.replace("NAME", name)
+
+
+def _as_module(made: str, loop: str) -> str:
+    return f"{made}rate, loss = 0.1, 1.0\n{loop}"
+
+
+def _as_function(made: str, loop: str) -> str:
+    """Locals are cells, or fast."""
+    return f"\n\ndef main():\n    rate, loss = 0.1, 1.0\n{textwrap.indent(made + loop, '    ')}\n\nmain()\n"
+
+
+def _as_method(made: str, loop: str) -> str:
+    names = re.findall(r"^(carried_\d+)\b(?=.* = )", made, re.MULTILINE)
+    begin = "".join(f"        self.{name} = {name}\n" for name in dict.fromkeys(names)) or "        pass\n"
+    train = f"    def train(self):\n        rate, loss = 0.1, 1.0\n{textwrap.indent(loop, '        ')}"
+    return f"{made}\n\nclass Trainer:\n    def __init__(self):\n{begin}\n{train}\n\nTrainer().train()\n"
+
+
+_SHAPES = {"module": _as_module, "function": _as_function, "method": _as_method}
 
 
 def _with(kept: str, body: str) -> str:
