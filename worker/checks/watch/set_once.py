@@ -40,9 +40,10 @@ class SetOnce:
     def first(self, values: Values, is_lost: IsLost) -> None:
         """What there is at the end of the first pass."""
         before, self._before = self._before or {}, None
-        owners = {reached.owner for reached in before.values()}
+        attributes = {(reached.owner, reached.binding): reached for reached in before.values()}
+        owners = {owner for owner, _ in attributes}
         for path, now in values.items():
-            was = before.get(path)
+            was = before.get(path) or attributes.get((now.owner, now.binding))  # another name may lead to it by now
             is_new = now.owner in owners if was is None else was.digest != now.digest
             if is_new and _is_comparable(now) and now.binding is not None and is_lost(now, was):
                 self._digests[path] = now.digest
