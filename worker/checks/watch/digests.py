@@ -221,10 +221,13 @@ _BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {
     for kind in (
         type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter(set())), type(iter("")),
         enumerate, zip, map, filter, reversed, itertools.count, itertools.cycle, itertools.chain, itertools.islice,
-        itertools.repeat, itertools.product, itertools.permutations, itertools.combinations,
+        itertools.repeat, itertools.product, itertools.permutations, itertools.combinations, itertools.accumulate,
+        itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.filterfalse,
+        itertools.zip_longest, itertools.combinations_with_replacement, type(itertools.tee([])[0]),
     )
     if hasattr(kind, "__reduce__")
 }  # fmt: skip
+_AROUND_OTHERS = (itertools.groupby, itertools.pairwise)  # which can't be reduced, and are where those are
 
 
 def digest_position(iterator: Any, depth: int = 6) -> int | None:
@@ -241,6 +244,8 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
     if (reduce := _BUILT_IN_ITERATORS.get(type(iterator))) is not None:
         reduced = reduce(iterator)
         return _digest_held(reduced[1:] if isinstance(reduced, tuple) else [reduced], depth)
+    if isinstance(iterator, _AROUND_OTHERS):
+        return _digest_held(gc.get_referents(iterator), depth)
     if (number := getattr(iterator, "_num_yielded", None)) is not None:  # of PyTorch's DataLoader
         return digest_plain(number)
     return None
