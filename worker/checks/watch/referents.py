@@ -67,7 +67,8 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
     elif hasattr(type(value), "python_function"):  # of a tf.function
         yield path, value.python_function, None, None
     elif isinstance(value, types.ModuleType):
-        if is_scripts(value.__name__, getattr(value, "__file__", None)):
+        is_made = value.__name__ not in sys.modules  # by the script, as types.ModuleType("settings")
+        if is_made or is_scripts(value.__name__, getattr(value, "__file__", None)):
             yield from _attributes_of(path, value, vars(value))
     elif isinstance(value, type):
         if is_scripts_class(value) and not is_installed(cast("Any", value)):
