@@ -16,29 +16,34 @@ from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of
+from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
 
 
 class Search:
     """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
-    the code of the script's functions on its way; `ended`: that the time was over before all was seen."""
+    the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
+    `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
         self.values: dict[str, Reached] = {}
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
+        self.objects: dict[str, Placed] = {}
         self.ended = False
         self._kept = kept
         self._until = until
         self._seen: set[int] = set()
+        self._names: set[str] = set()  # of the roots
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
 
     def run(self, roots: Iterable[tuple[str, Any]]) -> "Search":
         """Follows everything from these names on."""
         for name, value in roots:
+            self._names.add(name)
             self._waiting.append((name, value, None, name))
         count = 0
         while self._waiting:
@@ -62,6 +67,8 @@ class Search:
         if owner is not None and (code := _code_of(value)) is not None:  # another step, another loss
             where = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
             self._add(path, "object", digests.digest_plain(where), identity, owner, binding)
+        elif binding is not None and path not in self._names and is_object(value):
+            self.objects.setdefault(path, Placed(value, owner, binding))
         if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
@@ -90,8 +97,9 @@ class Search:
         if digest is not None:
             self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding))
 
-    def _digest_container(self, path: str, container: Any, depth: int = 8) -> int:
-        """The digest of what is plain in a container; the objects in it wait for their turn."""
+    def _digest_container(self, path: str, container: Any, depth: int = 8, outer: str | None = None) -> int:
+        """The digest of what is plain in a container; the objects in it wait for their turn. `outer`: the path of the
+        one that has it."""
         parts = [len(container)]
         try:
             entries = digests.entries_of(container)
@@ -102,15 +110,18 @@ class Search:
         for key, entry in entries:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
-            elif id(entry) in self._kept.identities or id(entry) in self._seen:
                 continue
-            elif digests.is_array(entry):
+            if is_object(entry):
+                self.objects.setdefault(path + key, Placed(entry, None, None, outer or path))
+            if id(entry) in self._kept.identities or id(entry) in self._seen:
+                continue
+            if digests.is_array(entry):
                 self._alive.append(entry)
                 parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
             elif isinstance(entry, digests.CONTAINERS) and depth > 0:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
-                parts.append(self._digest_container(path + key, entry, depth - 1))
+                parts.append(self._digest_container(path + key, entry, depth - 1, outer or path))
             else:
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)

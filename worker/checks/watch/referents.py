@@ -167,7 +167,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
         held = held_attributes(value)
         modules = held.get("_modules")
         if isinstance(modules, dict):
-            yield from ((f"{path}.{name}", module, None, None) for name, module in list(modules.items()))
+            yield from ((f"{path}.{name}", module, id(value), name) for name, module in list(modules.items()))
         parameters = held.get("_parameters")
         if isinstance(parameters, dict):
             for name, parameter in list(parameters.items()):
