@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
@@ -64,11 +66,10 @@ class Search:
             self.values.setdefault(path, plain)
             return
         identity = id(value)
-        if owner is not None and (code := _code_of(value)) is not None:  # another step, another loss
-            where = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
-            self._add(path, "object", digests.digest_plain(where), identity, owner, binding)
-        elif binding is not None and path not in self._names and is_object(value):
-            self.objects.setdefault(path, Placed(value, owner, binding))
+        if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
+            self._add(path, "object", digests.digest_plain(function), identity, owner, binding)
+        if binding is not None and path not in self._names and is_object(held := _held_by(value)):
+            self.objects.setdefault(path, Placed(held, owner, binding))
         if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
@@ -90,6 +91,9 @@ class Search:
             if is_cache(value) and (count := cached_draws(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
             self._waiting.extend(parts_of(path, value, self.codes))
+            if isinstance(value, functools.partial):
+                given = path if owner is None else f"{path}.args"  # the attribute itself is its function
+                self._waiting.append((given, [*value.args, value.keywords], owner, binding))
 
     def _add(
         self, path: str, kind: str, digest: int | None, identity: int, owner: int | None, binding: str | None
@@ -111,8 +115,10 @@ class Search:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
                 continue
-            if is_object(entry):
-                self.objects.setdefault(path + key, Placed(entry, None, None, outer or path))
+            if (function := _function_of(entry)) is not None:
+                parts.append(digests.digest_plain(function))
+            if is_object(held := _held_by(entry)):
+                self.objects.setdefault(path + key, Placed(held, None, None, outer or path))
             if id(entry) in self._kept.identities or id(entry) in self._seen:
                 continue
             if digests.is_array(entry):
@@ -156,16 +162,33 @@ class Search:
             self._waiting.extend(parts_of(path, iterator, self.codes))
 
 
-def _code_of(value: Any) -> types.CodeType | None:
-    """That of a function of the script which is an attribute; the same for each that one `lambda` makes."""
-    function = getattr(value, "__func__", value.func if isinstance(value, functools.partial) else value)
-    return function.__code__ if isinstance(function, types.FunctionType) else None
+def _function_of(value: Any) -> str | None:
+    """Which function or class it is; the same for each function that one `lambda` makes. None for anything else."""
+    if is_cache(value):
+        value = value.__wrapped__
+    elif hasattr(type(value), "python_function"):  # of a tf.function
+        value = value.python_function
+    function = value.func if isinstance(value, functools.partial) else value
+    function = function.__func__ if isinstance(function, types.MethodType) else function
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+    if isinstance(function, types.BuiltinFunctionType | type):
+        return f"{function.__module__}.{function.__qualname__}"
+    return repr(function) if isinstance(function, np.ufunc) else None
+
+
+def _held_by(value: Any) -> Any:
+    """The object of which it is a method, or itself."""
+    return value.__self__ if isinstance(value, types.MethodType) else value
 
 
 def _kind_of_container(container: Any) -> str:
     """ "parts" of a model, which run.state can't hold, a "mapping" or another "container"."""
     if isinstance(container, list | tuple):
         for _, entry in digests.entries_of(container):
+            if _function_of(entry) is not None:
+                return "parts"
             is_plain = isinstance(entry, digests.PLAIN + digests.CONTAINERS) or digests.is_array(entry)
             if not is_plain and not FRAMEWORKS.isdisjoint(map(package_of, type(entry).__mro__)):
                 return "parts"

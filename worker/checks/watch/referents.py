@@ -58,8 +58,6 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         yield path, value.__func__, None, None
     elif isinstance(value, functools.partial):
         yield path, value.func, None, None
-        yield path, list(value.args), None, None
-        yield path, dict(value.keywords), None, None
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(path, value, codes)
     elif is_cache(value):

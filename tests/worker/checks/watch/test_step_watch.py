@@ -1,6 +1,8 @@
 """Plain values that a loop carries from step to step are named; what each pass makes anew is not."""
 
+import functools
 import itertools
+import math
 import sys
 import time
 from collections import Counter, deque, namedtuple
@@ -809,3 +811,48 @@ def test_what_an_epoch_gives_to_the_function_with_its_batches_is_watched_where_i
     loop(run)
 
     assert set(run.named) == named
+
+
+def halve(value: float) -> float:
+    return value / 2
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (math.sin, lambda: math.cos),
+        (np.sin, lambda: np.cos),
+        (Rate, lambda: Part),
+        (functools.partial(max, 1), lambda: functools.partial(max, 2)),
+        (functools.partial(halve, 1), lambda: functools.partial(halve, value=2)),
+        ([halve, evaluate], lambda: [evaluate, halve]),
+        ({"loss": halve}, lambda: {"loss": evaluate}),
+    ],
+    ids=["builtin", "ufunc", "class", "partial", "partial_of_a_function", "list", "dict"],
+)
+def test_another_function_is_named(first: Any, later: Callable[[], Any]) -> None:
+    run, trainer = Run(), SimpleNamespace(loss=first, made=None)
+    del first
+
+    for epoch in run.epochs(3):
+        for batch in DATA:
+            trainer.made = functools.partial(halve, batch)
+            run.step_done(loss=(trainer.loss, trainer.made()))
+        if epoch == 1:
+            trainer.loss = later()
+
+    assert {name.removesuffix(".args") for name in run.named} == {"trainer.loss"}
+
+
+def test_a_method_of_another_object_is_named() -> None:
+    run, pairs = Run(), [Pair(), Pair()]
+    trainer = SimpleNamespace(step=pairs[0].step, pairs=pairs)
+
+    for epoch in run.epochs(3):
+        for _ in DATA:
+            trainer.step(0)
+            run.step_done()
+        if epoch == 1:
+            trainer.step = trainer.pairs[1].step
+
+    assert "trainer.step" in run.named
