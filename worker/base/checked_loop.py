@@ -77,7 +77,9 @@ class CheckedLoop(IndexLoops):
     def _record_set_once(self) -> None:
         """Keeps for later processes what the first pass has set."""
         self._has_recorded, digests = True, self._loop_checks.set_once
-        if digests and self._directory is not None and self._writes_directory and digests != self._recorded():
+        if digests is None or self._directory is None or not self._writes_directory:
+            return
+        if digests != read_set_once(self._directory):  # what an earlier training has left there, too
             with contextlib.suppress(OSError):  # a restart has less to compare
                 write_set_once(self._directory, digests)
 

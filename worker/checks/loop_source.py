@@ -110,7 +110,12 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
 
 def module_of(frame: types.FrameType) -> ast.Module | None:
     """The module of a frame; None without source."""
-    return _parse(frame.f_code.co_filename)
+    return module_at(frame.f_code.co_filename)
+
+
+def module_at(file: str) -> ast.Module | None:
+    """The module of a file; None without source."""
+    return _parse(file)
 
 
 def function_of(code: types.CodeType) -> Function | None:

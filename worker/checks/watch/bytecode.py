@@ -138,11 +138,13 @@ class Flow:
     def attribute_targets(self, index: int) -> frozenset[str]:
         """The attributes that are targets of the `for` loops around an instruction: `for self.epoch in ...`."""
         names = set()
-        for first, _ in self._loops_around(index):
-            number = first + 1
-            while self.instructions[number].opname.startswith(("UNPACK", "LOAD_", "STORE_")):
-                if self.instructions[number].opname in ATTRIBUTE_STORES:
-                    names.add(str(self.instructions[number].argval))
+        for first, last in self._loops_around(index):
+            number, depth = first + 1, int(self.instructions[first].opname == "FOR_ITER")
+            while depth > 0 and number < last:  # until the target has taken the item from the stack
+                instruction = self.instructions[number]
+                if instruction.opname in ATTRIBUTE_STORES:
+                    names.add(str(instruction.argval))
+                depth += dis.stack_effect(instruction.opcode, instruction.arg)
                 number += 1
         return frozenset(names)
 
@@ -179,8 +181,9 @@ class Flow:
             (*by_calls, *own) if by_calls and instruction.opname.startswith(_CALLS) else own
             for instruction, own in zip(self.instructions, self._accesses, strict=True)
         ]
+        by_name = {nested.name: nested.reads for nested in anew if nested.name is not None}
         for nested in anew:
-            reads = tuple(("load", name) for name in sorted(nested.reads))
+            reads = tuple(("load", name) for name in sorted(_with_reads_of(nested.reads, by_name)))
             places = [number for number, own in enumerate(self._accesses) if ("load", nested.name) in own]
             for number in places if nested.name is not None else [nested.made_at]:
                 accesses[number] = (*reads, *accesses[number])
@@ -298,6 +301,16 @@ class Flow:
         while start and self.line_of(start - 1) == line:
             start -= 1
         return start
+
+
+def _with_reads_of(names: frozenset[str], functions: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Names, and what the functions among them read."""
+    read, waiting = set(names), list(names)
+    while waiting:
+        new = functions.get(waiting.pop(), frozenset()) - read
+        read |= new
+        waiting += new
+    return frozenset(read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Kept:
 
     identities: set[int] = field(default_factory=set)
     attributes: set[tuple[int, str]] = field(default_factory=set)
+    references: set[tuple[int, str]] = field(default_factory=set)
+    """Pairs of an object's id and an attribute, of which they hold which object it is."""
     names: set[str] = field(default_factory=set)
     contents: dict[str, set[int]] = field(default_factory=dict)
     has_data: bool = False
@@ -169,6 +171,7 @@ def _keep_attributes(
                 if isinstance(part, digests.PLAIN):
                     kept.attributes.add((id(owner), attribute))
                 else:
+                    kept.references.add((id(owner), attribute))
                     _keep(kept, attribute, part, inner, seen)
 
 

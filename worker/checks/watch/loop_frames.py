@@ -29,8 +29,11 @@ class LoopFrame(RunFrame):
     read: frozenset[str]
     made_in_loops: frozenset[str]
     attribute_targets: frozenset[str]
-    attributes_set_in_heads: frozenset[str]
-    """Those that each pass of a loop around the step assigns, in the body of the loop itself, before the step."""
+    attributes_set_in_heads: tuple[frozenset[str], ...]
+    """By loop around the step, the innermost first: those that each pass assigns, in the body of the loop itself,
+    before the step."""
+    made_by_call: frozenset[str]
+    """Its parameters and other variables of its own that no loop around the step assigns: each call makes them anew."""
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
@@ -50,13 +53,17 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
     targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
-    return LoopFrame(frame, carried, read, flow.made_in_loops(index), targets, heads)
+    made = flow.made_in_loops(index)
+    by_call = frozenset(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars, made)
+    return LoopFrame(frame, carried, read, made, targets, heads, by_call)
 
 
-def _attributes_set_in_heads(frame: types.FrameType) -> frozenset[str]:
+def _attributes_set_in_heads(frame: types.FrameType) -> tuple[frozenset[str], ...]:
     function = loop_source.function_of(frame.f_code)
-    names: set[str] = set()
-    for loop in loop_source.loops_around(function, frame.f_lineno) if function is not None else ():
+    loops = loop_source.loops_around(function, frame.f_lineno) if function is not None else ()
+    by_loop = []
+    for loop in sorted(loops, key=lambda loop: -loop.lineno):
+        names: set[str] = set()
         targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)} if _is_for(loop) else set()
         for statement in _run_in_each_pass(loop.body, frame.f_lineno, targets):
             if isinstance(statement, ast.Assign):
@@ -64,7 +71,8 @@ def _attributes_set_in_heads(frame: types.FrameType) -> frozenset[str]:
                 names |= {target.attr for target in statement.targets if isinstance(target, ast.Attribute)} - read
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
                 names |= _SET_BY.get(name_of_call(statement.value), frozenset())
-    return frozenset(names)
+        by_loop.append(frozenset(names))
+    return tuple(by_loop)
 
 
 _SET_BY = {"requires_grad_": {"requires_grad"}, "train": {"training"}, "eval": {"training"}}

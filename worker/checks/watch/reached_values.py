@@ -12,33 +12,40 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of
+from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
 
 
 class Search:
     """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
-    the code of the script's functions on its way; `ended`: that the time was over before all was seen."""
+    the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
+    `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
         self.values: dict[str, Reached] = {}
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
+        self.objects: dict[str, Placed] = {}
         self.ended = False
         self._kept = kept
         self._until = until
         self._seen: set[int] = set()
+        self._names: set[str] = set()  # of the roots
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
 
     def run(self, roots: Iterable[tuple[str, Any]]) -> "Search":
         """Follows everything from these names on."""
         for name, value in roots:
+            self._names.add(name)
             self._waiting.append((name, value, None, name))
         count = 0
         while self._waiting:
@@ -59,9 +66,10 @@ class Search:
             self.values.setdefault(path, plain)
             return
         identity = id(value)
-        if owner is not None and (code := _code_of(value)) is not None:  # another step, another loss
-            where = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
-            self._add(path, "object", digests.digest_plain(where), identity, owner, binding)
+        if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
+            self._add(path, "object", digests.digest_plain(function), identity, owner, binding)
+        if binding is not None and path not in self._names and is_object(held := _held_by(value)):
+            self.objects.setdefault(path, Placed(held, owner, binding))
         if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
@@ -83,6 +91,9 @@ class Search:
             if is_cache(value) and (count := cached_draws(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
             self._waiting.extend(parts_of(path, value, self.codes))
+            if isinstance(value, functools.partial):
+                given = path if owner is None else f"{path}.args"  # the attribute itself is its function
+                self._waiting.append((given, [*value.args, value.keywords], owner, binding))
 
     def _add(
         self, path: str, kind: str, digest: int | None, identity: int, owner: int | None, binding: str | None
@@ -90,8 +101,9 @@ class Search:
         if digest is not None:
             self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding))
 
-    def _digest_container(self, path: str, container: Any, depth: int = 8) -> int:
-        """The digest of what is plain in a container; the objects in it wait for their turn."""
+    def _digest_container(self, path: str, container: Any, depth: int = 8, outer: str | None = None) -> int:
+        """The digest of what is plain in a container; the objects in it wait for their turn. `outer`: the path of the
+        one that has it."""
         parts = [len(container)]
         try:
             entries = digests.entries_of(container)
@@ -102,15 +114,20 @@ class Search:
         for key, entry in entries:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
-            elif id(entry) in self._kept.identities or id(entry) in self._seen:
                 continue
-            elif digests.is_array(entry):
+            if (function := _function_of(entry)) is not None:
+                parts.append(digests.digest_plain(function))
+            if is_object(held := _held_by(entry)):
+                self.objects.setdefault(path + key, Placed(held, None, None, outer or path))
+            if id(entry) in self._kept.identities or id(entry) in self._seen:
+                continue
+            if digests.is_array(entry):
                 self._alive.append(entry)
                 parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
             elif isinstance(entry, digests.CONTAINERS) and depth > 0:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
-                parts.append(self._digest_container(path + key, entry, depth - 1))
+                parts.append(self._digest_container(path + key, entry, depth - 1, outer or path))
             else:
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
@@ -145,16 +162,33 @@ class Search:
             self._waiting.extend(parts_of(path, iterator, self.codes))
 
 
-def _code_of(value: Any) -> types.CodeType | None:
-    """That of a function of the script which is an attribute; the same for each that one `lambda` makes."""
-    function = getattr(value, "__func__", value.func if isinstance(value, functools.partial) else value)
-    return function.__code__ if isinstance(function, types.FunctionType) else None
+def _function_of(value: Any) -> str | None:
+    """Which function or class it is; the same for each function that one `lambda` makes. None for anything else."""
+    if is_cache(value):
+        value = value.__wrapped__
+    elif hasattr(type(value), "python_function"):  # of a tf.function
+        value = value.python_function
+    function = value.func if isinstance(value, functools.partial) else value
+    function = function.__func__ if isinstance(function, types.MethodType) else function
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+    if isinstance(function, types.BuiltinFunctionType | type):
+        return f"{function.__module__}.{function.__qualname__}"
+    return repr(function) if isinstance(function, np.ufunc) else None
+
+
+def _held_by(value: Any) -> Any:
+    """The object of which it is a method, or itself."""
+    return value.__self__ if isinstance(value, types.MethodType) else value
 
 
 def _kind_of_container(container: Any) -> str:
     """ "parts" of a model, which run.state can't hold, a "mapping" or another "container"."""
     if isinstance(container, list | tuple):
         for _, entry in digests.entries_of(container):
+            if _function_of(entry) is not None:
+                return "parts"
             is_plain = isinstance(entry, digests.PLAIN + digests.CONTAINERS) or digests.is_array(entry)
             if not is_plain and not FRAMEWORKS.isdisjoint(map(package_of, type(entry).__mro__)):
                 return "parts"

@@ -58,8 +58,6 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         yield path, value.__func__, None, None
     elif isinstance(value, functools.partial):
         yield path, value.func, None, None
-        yield path, list(value.args), None, None
-        yield path, dict(value.keywords), None, None
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(path, value, codes)
     elif is_cache(value):
@@ -168,7 +166,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
         held = held_attributes(value)
         modules = held.get("_modules")
         if isinstance(modules, dict):
-            yield from ((f"{path}.{name}", module, None, None) for name, module in list(modules.items()))
+            yield from ((f"{path}.{name}", module, id(value), name) for name, module in list(modules.items()))
         parameters = held.get("_parameters")
         if isinstance(parameters, dict):
             for name, parameter in list(parameters.items()):

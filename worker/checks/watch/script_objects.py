@@ -122,3 +122,9 @@ def is_scripts(module: str, file: str | None) -> bool:
         return True
     is_elsewhere = file is None or is_installed_file(file)
     return not is_elsewhere and package_of_name(module) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names
+
+
+def scripts_files() -> list[str]:
+    """The files of the script's own modules, as far as it has imported them."""
+    modules = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    return [file for name, file in modules if isinstance(file, str) and is_scripts(name, file)]

@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ from worker.checks.watch.loop_frames import (
     loop_frames,
 )
 from worker.checks.watch.reached_values import Search, is_parameter
-from worker.checks.watch.script_objects import FRAMEWORKS, package_of
+from worker.checks.watch.replaced_objects import Placed, ReplacedObjects
+from worker.checks.watch.script_objects import FRAMEWORKS, package_of, scripts_files
 from worker.checks.watch.set_once import IsLost, SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.checks.watch.state_uses import Keys, names_put_into_state, takes
@@ -85,6 +86,10 @@ class StepWatch:
         self._data_watch = DataWatch(of_data)
         self._named: set[str] = set()
         self._before: dict[str, Reached] = {}
+        self._objects = ReplacedObjects()
+        self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
+        self._epoch: int | None = None  # of the last look
+        self._is_other_epoch = True  # than that of the last look
         self._functions: dict[tuple[types.CodeType, str], Any] = {}  # that the loop carries, by its code and their name
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
@@ -112,6 +117,7 @@ class StepWatch:
         if not self._times.is_due(step, epoch):
             return []
         started = time.thread_time()
+        self._is_other_epoch, self._epoch = epoch != self._epoch, epoch
         if self._order is not None:
             self._order.end()
         frames = loop_frames(frame, self._entered)
@@ -123,11 +129,13 @@ class StepWatch:
         search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
         if self._times.looks:
             findings += self._changed(search, kept, frames)
+        findings += self._replaced(search, kept, frames)
         findings += self._set_otherwise(search, kept, frames)
         findings += self._changed_ahead(search, kept, started + LOOK_S)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes = search.values, self._codes | search.codes
+        self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
         self._times.add(time.thread_time() - started)
@@ -138,7 +146,7 @@ class StepWatch:
     def close(self) -> None:
         """Ends it, wherever it is."""
         self._before = {}
-        self._functions = {}
+        self._functions, self._made_by_call = {}, []
         if self._order is not None:
             self._order.end()
 
@@ -198,11 +206,12 @@ class StepWatch:
         return findings_of(values)
 
     def _is_never_taken(self, keys: Keys, frames: Sequence[LoopFrame]) -> bool:
-        """Whether nobody has read these entries of `run.state`, and no code in the loop's files would."""
+        """Whether nobody has read these entries of `run.state`, and no code of the script would."""
         if None in keys or not self._state.read.isdisjoint(keys):
             return False
-        files = [tree for frame in frames if (tree := loop_source.module_of(frame.frame)) is not None]
-        return not any(takes(tree, key) for tree in files for key in keys if key is not None)
+        files = dict.fromkeys([frame.frame.f_code.co_filename for frame in frames] + scripts_files())
+        trees = (tree for file in files if (tree := loop_source.module_at(file)) is not None)
+        return not any(takes(tree, key) for tree in trees for key in keys if key is not None)
 
     def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
@@ -265,6 +274,10 @@ class StepWatch:
     def _is_lost(self, kept: Kept, frames: Sequence[LoopFrame]) -> IsLost:
         """Tells of what has changed, and what it was, whether it is neither kept, nor made anew, nor the time."""
         in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
+        by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - in_frames.keys()
+        # between two looks in an epoch only the innermost loop has begun another pass
+        heads = [names for frame in frames for names in frame.attributes_set_in_heads]
+        set_anew = frozenset().union(*heads[: None if self._is_other_epoch else 1])
 
         def is_lost(now: Reached, before: Reached | None) -> bool:
             path = now.path
@@ -274,16 +287,42 @@ class StepWatch:
             is_rebound = before is None or now.identity == 0 or now.identity != before.identity
             if frame is not None and path not in frame.carried and is_rebound:
                 return False  # each pass of a loop makes it anew
+            if path in by_call and now.owner is None and is_rebound:
+                return False  # so does each call, from what the loops around it carry
             if kept.has(now) or self._is_exempt(path) or self._is_time(now.value):
                 return False
             if frame is not None or now.binding is None:
                 return True
-            if any(now.binding in loop.attribute_targets | loop.attributes_set_in_heads for loop in frames):
+            if now.binding in set_anew or any(now.binding in loop.attribute_targets for loop in frames):
                 return False
             # each step assigns it before it reads it, as far as the watched step has shown
             return self._order is None or not self._order.made_anew(now.binding, now.owner)
 
         return is_lost
+
+    def _replaced(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
+        """The places that hold another object than at the last look."""
+        values = []
+        is_lost = self._is_lost(kept, frames)
+        for path, placed in list(self._objects.changed(search.objects, kept.identities)):
+            name = placed.container or path
+            if name in self._named or not self._is_place_lost(path, placed, search, kept, is_lost):
+                continue
+            self._named.add(name)
+            place = self._place_of(Reached(name, "object", 0, 0, placed.owner, placed.binding), frames)
+            values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, "object"))
+        return findings_of(values)
+
+    def _is_place_lost(self, path: str, placed: Placed, search: Search, kept: Kept, is_lost: IsLost) -> bool:
+        if placed.container is None:
+            written = (placed.owner, placed.binding) in kept.references
+            return not written and is_lost(Reached(path, "object", 0, 0, placed.owner, placed.binding), None)
+        now, before = (values.get(placed.container) for values in (search.values, self._before))
+        if now is None or before is None:
+            return False  # checkpoints have it, or it's made anew
+        if now.identity == before.identity:
+            return is_lost(Reached(placed.container, "object", 0, now.identity), before)
+        return is_lost(now, before)
 
     def _set_otherwise(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What the first pass has set to something else than in the processes before."""
@@ -364,6 +403,15 @@ class StepWatch:
 
 
 _NOTHING = object()
+
+
+def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:
+    """The containers among what a call makes anew that hold plain values only, and little memory."""
+    for name, value in frame.frame.f_locals.items():
+        if name in frame.made_by_call and isinstance(value, digests.CONTAINERS) and len(value) <= digests.ENTRIES:
+            with contextlib.suppress(RuntimeError, LookupError, TypeError):
+                if all(isinstance(entry, digests.PLAIN) for _, entry in digests.entries_of(value)):
+                    yield value
 
 
 def _is_function(value: Any) -> bool:

@@ -195,3 +195,20 @@ def test_what_a_loop_carries(loop: Callable[[Boundary], None], carried: set[str]
     loop(run)
 
     assert run.carried == carried
+
+
+def test_a_function_of_each_pass_reads_what_another_one_that_it_calls_reads() -> None:
+    source = """
+best = inputs = 1.0
+for batch in range(3):
+    inputs = batch
+    def score(): return best + inputs
+    def closure(): return score()
+    best = closure()
+    run.done()
+"""
+    run = Boundary()
+
+    exec(source, {"run": run})
+
+    assert run.carried == {"best"}

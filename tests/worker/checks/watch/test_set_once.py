@@ -89,6 +89,16 @@ def test_what_is_set_to_the_same_again_is_not_named(tmp_path: Path, capfd: pytes
     assert "cannot resume exactly" not in capfd.readouterr().err
 
 
+def test_what_an_earlier_training_has_recorded_is_not_compared_with_a_new_one(tmp_path: Path) -> None:
+    write_set_once(tmp_path, {"normalizer.mean": 1})
+    normalizer = Normalizer()
+    normalizer.normalize(0.0)
+
+    train(tmp_path, 20, normalizer, Epochs())
+
+    assert read_set_once(tmp_path) == {}
+
+
 def reached(path: str, digest: int, kind: str = "value", owner: int = 1, value: object = 0.5) -> Reached:
     return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2], value)
 

@@ -78,7 +78,17 @@ for loss in (4.0, 3.0):
         ("best = getattr(run, 'sta' + 'te')['best']", []),
     ],
 )
-def test_a_name_that_is_put_there_and_never_taken_is_named(tmp_path: Path, taken: str, named: list[str]) -> None:
+def test_a_name_that_is_put_there_and_never_taken_is_named(
+    tmp_path: Path, taken: str, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names_of(taken, tmp_path, monkeypatch) == named
+
+
+def names_of(taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the watch names of BEGIN."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        monkeypatch.delitem(sys.modules, module)  # the script has not imported them
+
     class Run:
         state = RunState({"best": 5.0})
 
@@ -90,7 +100,15 @@ def test_a_name_that_is_put_there_and_never_taken_is_named(tmp_path: Path, taken
     def step_done() -> None:
         found.extend(watch.look(1, 0, sys._getframe(1)))
 
-    exec(compile(script.read_text(), str(script), "exec"), {"run": Run, "step_done": step_done})
+    exec(compile(script.read_text(), str(script), "exec"), {"run": Run, "step_done": step_done, "found": found})
 
-    assert sorted({finding.name.partition(" ")[0] for finding in found}) == named
     assert all("nothing takes it from there" in finding.remedy for finding in found)
+    return sorted({finding.name.partition(" ")[0] for finding in found})
+
+
+def test_what_another_module_of_the_script_takes_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "resuming_helper.py").write_text('def best_of(run):\n    return run.state["best"]\n')
+    taken = "import resuming_helper\nif len(found) > 9: best = resuming_helper.best_of(run)"
+
+    assert names_of(taken, tmp_path, monkeypatch) == []

@@ -1,6 +1,8 @@
 """Plain values that a loop carries from step to step are named; what each pass makes anew is not."""
 
+import functools
 import itertools
+import math
 import sys
 import time
 from collections import Counter, deque, namedtuple
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from worker.checks.findings import Finding
+from worker.checks.loop_source import Entered
 from worker.checks.watch import step_watch
 from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
@@ -22,13 +25,14 @@ from worker.state.run_state import RunState
 class Run:
     """What these loops need of a run. It looks at the frame that calls `step_done`, at the first step."""
 
-    def __init__(self, *exempt: Any, of_data: Sequence[tuple[str, Any]] = ()) -> None:
+    def __init__(self, *exempt: Any, of_data: Sequence[tuple[str, Any]] = (), entered: Entered | None = None) -> None:
         self.state = RunState()
         self.step = self.epoch = 0
         self.named: list[str] = []
         self.places: list[str] = []
         self._exempt = exempt
         self._of_data = of_data
+        self._entered = entered
         self._watch: StepWatch | None = None
 
     def end_epoch(self) -> None:
@@ -45,7 +49,7 @@ class Run:
         self.step += 1
         if self._watch is None:
             exempt = (self, *self._exempt)
-            self._watch = StepWatch(lambda kept: None, exempt, self.state, of_data=lambda: self._of_data)
+            self._watch = StepWatch(lambda kept: None, exempt, self.state, self._entered, of_data=lambda: self._of_data)
         found = self._watch.look(self.step, self.epoch, sys._getframe(1))
         self.named += [each.name.partition(" ")[0] for each in found]
         self.places += [each.name for each in found]
@@ -214,10 +218,29 @@ def another_loss(loss: float) -> float:
     return 2 * loss
 
 
+class Sums:
+    def __init__(self) -> None:
+        self.total, self.seen = 0.0, 0
+
+    def fit(self, run: Run) -> None:
+        for epoch in run.epochs(2):
+            self.total = 0.0
+            self.seen = -epoch
+            for batch in run.batches(DATA):
+                self.total += batch
+                self.seen += 1
+                run.step_done(loss=self.total)
+
+
+def sums_that_an_epoch_sets_to_zero(run: Run) -> None:
+    Sums().fit(run)
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
         (closure_that_is_made_once, {"best"}),
+        (sums_that_an_epoch_sets_to_zero, {"self.total", "self.seen"}),
         (last_inputs_of_a_closure, {"closure", "inputs"}),
         (function_of_an_object_replaced, {"trainer.loss"}),
         (best_of_epochs, {"best", "patience"}),
@@ -710,3 +733,126 @@ def test_attribute_of_a_class_that_changes_is_named_once(monkeypatch: pytest.Mon
         run.step_done()
 
     assert run.named == ["Scheduled.decay"]
+
+
+@dataclass
+class Part:
+    """Something that has a state of its own, which is kept elsewhere."""
+
+    factor: float
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.first, self.second = Part(1.0), Part(2.0)
+        self.parts = [self.first, self.second]
+        self.chosen = self.first
+
+    def step(self, number: int) -> float:
+        self.chosen = self.parts[number % 2]
+        self.fresh = Part(3.0)
+        return self.chosen.factor + self.fresh.factor + self.first.factor
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda pair: setattr(pair, "first", pair.second), "pair.first"),
+        (lambda pair: pair.__dict__.update(first=pair.second, second=pair.first), "pair.first"),
+        (lambda pair: pair.parts.reverse(), "pair.parts"),
+    ],
+    ids=["assigned", "swapped", "reversed"],
+)
+def test_objects_that_change_their_places_are_named(change: Callable[[Pair], None], expected: str) -> None:
+    run, pair = Run(), Pair()
+
+    for epoch in run.epochs(3):
+        for number, _ in enumerate(DATA):
+            pair.step(number)
+            run.step_done()
+        if epoch == 1:
+            change(pair)
+
+    assert expected in run.named
+    assert not {"pair.chosen", "pair.fresh"} & {*run.named}
+
+
+class Rate:
+    def __init__(self) -> None:
+        self.value = 1.0
+
+
+def train_epoch(run: Run, rate: float, widths: list[float], epoch: int) -> None:
+    half = [rate / 2]
+    for batch in run.batches(DATA):
+        run.step_done(loss=batch * rate * half[0] * widths[0] * epoch)
+
+
+def epochs_that_give_another_rate(run: Run) -> None:
+    for number in run.epochs(3):
+        train_epoch(run, 1 / (number + 1), [number], epoch=number)
+
+
+def rate_of_an_object(run: Run) -> None:
+    rate = Rate()
+    for number in run.epochs(3):
+        train_epoch(run, rate.value, [rate.value], number)
+        rate.value /= 2
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"), [(epochs_that_give_another_rate, set()), (rate_of_an_object, {"rate.value"})]
+)
+def test_what_an_epoch_gives_to_the_function_with_its_batches_is_watched_where_it_comes_from(
+    loop: Callable[[Run], None], named: set[str]
+) -> None:
+    run = Run(entered=Entered(loop.__code__, loop.__code__.co_firstlineno))
+
+    loop(run)
+
+    assert set(run.named) == named
+
+
+def halve(value: float) -> float:
+    return value / 2
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (math.sin, lambda: math.cos),
+        (np.sin, lambda: np.cos),
+        (Rate, lambda: Part),
+        (functools.partial(max, 1), lambda: functools.partial(max, 2)),
+        (functools.partial(halve, 1), lambda: functools.partial(halve, value=2)),
+        ([halve, evaluate], lambda: [evaluate, halve]),
+        ({"loss": halve}, lambda: {"loss": evaluate}),
+    ],
+    ids=["builtin", "ufunc", "class", "partial", "partial_of_a_function", "list", "dict"],
+)
+def test_another_function_is_named(first: Any, later: Callable[[], Any]) -> None:
+    run, trainer = Run(), SimpleNamespace(loss=first, made=None)
+    del first
+
+    for epoch in run.epochs(3):
+        for batch in DATA:
+            trainer.made = functools.partial(halve, batch)
+            run.step_done(loss=(trainer.loss, trainer.made()))
+        if epoch == 1:
+            trainer.loss = later()
+
+    assert {name.removesuffix(".args") for name in run.named} == {"trainer.loss"}
+
+
+def test_a_method_of_another_object_is_named() -> None:
+    run, pairs = Run(), [Pair(), Pair()]
+    trainer = SimpleNamespace(step=pairs[0].step, pairs=pairs)
+
+    for epoch in run.epochs(3):
+        for _ in DATA:
+            trainer.step(0)
+            run.step_done()
+        if epoch == 1:
+            trainer.step = trainer.pairs[1].step
+
+    assert "trainer.step" in run.named
