@@ -207,7 +207,7 @@ PATTERNS = (
     Pattern(
         "a name that is put into `run.state` in each pass, and that nothing takes from there at a start",
         NAMED,
-        (f"{_WORKER}checks/watch/test_state_uses.py::test_a_name_that_is_put_there_and_never_taken_is_named",),
+        (f"{_WORKER}checks/watch/code/test_state_uses.py::test_a_name_that_is_put_there_and_never_taken_is_named",),
         "nothing takes it from there",
     ),
     Pattern(

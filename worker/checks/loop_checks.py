@@ -18,9 +18,9 @@ from worker.checks.pulls import Pulls
 from worker.checks.reachability import Root, roots_of_frame
 from worker.checks.run_heads import run_head_of
 from worker.checks.value_snapshot import snapshot
-from worker.checks.watch.bytecode import flow_of
+from worker.checks.watch.code.bytecode import flow_of
+from worker.checks.watch.code.loop_frames import is_held_outside, loop_frames, name_made_in_loop
 from worker.checks.watch.kept_values import Kept
-from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
 from worker.state.random_generators import GENERATORS

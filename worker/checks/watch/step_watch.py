@@ -29,26 +29,26 @@ from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
 from worker.checks.reachability import is_data
 from worker.checks.watch import digests
-from worker.checks.watch.access_order import AccessOrder
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
-from worker.checks.watch.data_watch import DataWatch
-from worker.checks.watch.instructions import stored_names
-from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
-from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
-from worker.checks.watch.loop_frames import (
+from worker.checks.watch.code.access_order import AccessOrder
+from worker.checks.watch.code.instructions import stored_names
+from worker.checks.watch.code.loop_frames import (
     LoopFrame,
     is_held_outside,
     is_made_from_run,
     is_replaced,
     loop_frames,
 )
+from worker.checks.watch.code.state_uses import Keys, names_put_into_state, takes
+from worker.checks.watch.data_watch import DataWatch
+from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.reached_values import Search, is_parameter
 from worker.checks.watch.replaced_objects import Placed, ReplacedObjects
 from worker.checks.watch.script_objects import FRAMEWORKS, package_of, scripts_files
 from worker.checks.watch.set_once import IsLost, SetOnce
 from worker.checks.watch.standard_objects import environment_of
-from worker.checks.watch.state_uses import Keys, names_put_into_state, takes
 from worker.state.run_state import RunState
 
 

@@ -111,7 +111,8 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
     once = SetOnce({})
     once.begin(seen(reached("a.same", 1), reached("a.set", 1), reached("a.then_changed", 1), reached("a.anew", 1)))
     now = seen(
-        reached("a.same", 1), reached("self.same", 1), reached("a.set", 2), reached("a.then_changed", 2), reached("a.anew", 2),
+        reached("a.same", 1), reached("self.same", 1), reached("a.set", 2), reached("a.anew", 2),
+        reached("a.then_changed", 2),
         reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("a.list", 3, kind="container"),
         reached("a.text", 3, value="run of today"),
     )  # fmt: skip

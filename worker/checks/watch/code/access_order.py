@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from worker.checks.watch.bytecode import flow_of
-from worker.checks.watch.instructions import NameAccess, accesses_by_offset
+from worker.checks.watch.code.bytecode import flow_of
+from worker.checks.watch.code.instructions import NameAccess, accesses_by_offset
 
 MAX_EVENTS = 300_000  # instructions; about half a second
 _Trace = Callable[[types.FrameType, str, Any], Any]

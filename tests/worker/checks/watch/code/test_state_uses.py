@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker.checks.findings import Finding
-from worker.checks.watch.state_uses import names_put_into_state, takes
+from worker.checks.watch.code.state_uses import names_put_into_state, takes
 from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
 

@@ -15,8 +15,8 @@ from worker.checks import loop_source
 from worker.checks.loop_lines import calls, name_of_call
 from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
-from worker.checks.watch.bytecode import flow_of
-from worker.checks.watch.instructions import stored_names
+from worker.checks.watch.code.bytecode import flow_of
+from worker.checks.watch.code.instructions import stored_names
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzzing import cases
-from worker.checks.watch.bytecode import flow_of
+from worker.checks.watch.code.bytecode import flow_of
 
 NAMES = "abc"
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from worker.checks.reachability import global_names
-from worker.checks.watch.instructions import (
+from worker.checks.watch.code.instructions import (
     ATTRIBUTE_LOADS,
     ATTRIBUTE_STORES,
     LOADS,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from worker.checks.watch.access_order import AccessOrder
+from worker.checks.watch.code.access_order import AccessOrder
 
 
 def trace_of_a_debugger(*_: Any) -> None:
