@@ -37,6 +37,7 @@ from supervisor.host.service.background import (
     open_standard_descriptors,
 )
 from supervisor.host.service.folder_claims import claim_runtime_dir
+from supervisor.host.service.reloading import Reload
 from supervisor.host.service.single_instance import (
     AlreadyRunning,
     SharedEnvironment,
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
     parsed = options.parse_arguments(arguments)
     if (status := run_one_shot(parsed)) is not None:
         return status
+    reload = Reload.of_environment(os.environ)
     try:
         refuse_shared_environment()
         overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
@@ -80,10 +82,10 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
     except UnicodeEncodeError as error:
         text = f"cannot use {error.object!r:.200}: the encoding of this locale, {error.encoding}, lacks a character"
         return fail(f"{text}; set LC_ALL=C.UTF-8", EXIT_CONFIG)
-    return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper())
+    return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper(), reload)
 
 
-def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelper) -> int:
+def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelper, reload: Reload) -> int:
     open_standard_descriptors()
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
@@ -106,13 +108,13 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         state.lock()
         claim_runtime_dir(settings.runtime_dir, state.path)
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
-        if not (settings.nodaemon or settings.engine != "alone"):
+        if not (settings.nodaemon or settings.engine != "alone" or reload.was_daemon):  # that one had the same pid
             background = detach()
             if not settings.silent:
                 background.announcement = _announcement(config)
         state.write_pid()
         with pid_file(settings.pidfile):
-            status = _run_daemon(config, read_config, background, gpu_helper, state)
+            status = _run_daemon(config, read_config, background, gpu_helper, state, reload)
     except AlreadyRunning as error:
         return fail(str(error), EXIT_BUSY)
     except AllocationError as error:
@@ -121,7 +123,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         background.report_failure(EXIT_CANNOT_RUN)
         return fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
-        _execute_anew(config.path, start_folder)
+        _execute_anew(config.path, start_folder, reload)
     if settings.engine == "slurm":
         from supervisor.host.slurm import remove_folder
 
@@ -169,7 +171,7 @@ def _announcement(config: Config) -> str:
     )
 
 
-def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
+def _execute_anew(configuration: Path, start_folder: Path, reload: Reload) -> NoReturn:
     """Replaces this process by a fresh daemon with the same options and the full path of the configuration.
 
     `start_folder`: where the daemon was started, as paths among its options may be relative to it.
@@ -179,7 +181,8 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
         os.chdir(start_folder)
     named = ["-c", str(configuration)]
     arguments = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *arguments])  # noqa: S606 - no shell
+    command = [sys.executable, "-P", "-m", "supervisor.daemon", *arguments]
+    os.execve(sys.executable, command, reload.environment(os.environ))  # noqa: S606 - no shell
 
 
 def _run_daemon(
@@ -188,6 +191,7 @@ def _run_daemon(
     background: Background | Foreground,
     gpu_helper: GpuHelper,
     state: StateFolder,
+    reload: Reload,
 ) -> int | None:
     """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
@@ -214,7 +218,7 @@ def _run_daemon(
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
     try:
-        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper, state))
+        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload))
     finally:
         daemon_log.stop()
 
@@ -226,8 +230,9 @@ async def _run_lifecycle(
     daemon_log: DaemonLog,
     gpu_helper: GpuHelper,
     state: StateFolder,
+    reload: Reload,
 ) -> int | None:
-    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state).run()
+    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload).run()
 
 
 if __name__ == "__main__":

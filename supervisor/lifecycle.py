@@ -12,7 +12,6 @@ from supervisor import __version__
 from supervisor.assembly import DaemonParts, build_daemon, notice_sources
 from supervisor.config import Config
 from supervisor.config.several_nodes import training_nodes
-from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit, exit_status
@@ -27,6 +26,7 @@ from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.folder_claims import keep_folders
 from supervisor.host.service.loop_errors import LoopErrors
+from supervisor.host.service.reloading import Reload
 from supervisor.host.service.single_instance import StateFolder
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.preflight import places_of_others
@@ -48,7 +48,7 @@ class DaemonLifecycle:
     """One run of the daemon, from opening the ledger to the end of the last process.
 
     `read_config` reads the configuration again. `background` is told when the daemon is ready for clients.
-    `gpu_helper`: what asks about GPUs. `state`: the state folder, locked.
+    `gpu_helper`: what asks about GPUs. `state`: the state folder, locked. `reload`: what the daemon before left.
     """
 
     def __init__(
@@ -59,8 +59,10 @@ class DaemonLifecycle:
         daemon_log: DaemonLog,
         gpu_helper: GpuHelper,
         state: StateFolder,
+        reload: Reload,
     ) -> None:
         self._config = config
+        self._reload = reload
         self._state = state
         self._settings = config.supervisord
         self._read_config = read_config
@@ -87,7 +89,7 @@ class DaemonLifecycle:
         )
         parts.signals.trap(leaves_allocation=place is not None)
         try:
-            async with self._serve_clients(parts.context):
+            async with self._serve_clients(parts):
                 self._background.report_ready()
                 self._feed_watchdog()
                 parts.notices.watch_sources(notice_sources(self._settings))
@@ -238,10 +240,10 @@ class DaemonLifecycle:
             asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._report_status, programs)
 
     @contextlib.asynccontextmanager
-    async def _serve_clients(self, context: CommandContext) -> AsyncIterator[None]:
-        with open_endpoints(self._config) as endpoints:
+    async def _serve_clients(self, parts: DaemonParts) -> AsyncIterator[None]:
+        with open_endpoints(self._config, self._reload, lambda: self._exit_request.is_reload) as endpoints:
             if not endpoints:
                 reason = "supervisorctl can't reach this daemon: there is no [unix_http_server] or [inet_http_server]"
                 log.warning("control.off", reason=reason)
-            async with serve(endpoints, context):
+            async with serve(endpoints, parts.context, until_adopted=parts.programs.until_adopted):
                 yield

@@ -15,6 +15,7 @@ import structlog
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
 from supervisor.control.http.access import Login
 from supervisor.host.service.file_watch import FileWatch
+from supervisor.host.service.reloading import Reload, TakenListener
 from supervisor.host.user_folders.guarded_open import guarded_folder
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -52,27 +53,52 @@ class Endpoint:
 
 
 @contextlib.contextmanager
-def open_endpoints(config: Config) -> Iterator[tuple[Endpoint, ...]]:
-    """Opens every configured socket, and closes them and removes their files at the end. Raises ListenError."""
+def open_endpoints(config: Config, reload: Reload, is_reload: Callable[[], bool]) -> Iterator[tuple[Endpoint, ...]]:
+    """Opens every configured socket, or takes it over from the daemon that this process was before `reload`.
+
+    At the end leaves them open for the next daemon if it `is_reload`; otherwise closes them and removes their files.
+    Raises ListenError.
+    """
+    unix, inet = config.unix_http_servers, config.inet_http_servers
+    places = [_place(server) for server in unix] + [_place(server) for server in inet]
     with contextlib.ExitStack() as at_end:
-        yield (
-            *[_unix_endpoint(server, at_end) for server in config.unix_http_servers],
-            *[_tcp_endpoint(server, at_end) for server in config.inet_http_servers],
+        taken = {place: reload.take(place) for place in places}
+        reload.close_rest()
+        endpoints = (
+            *[_unix_endpoint(server, taken[_place(server)], at_end) for server in unix],
+            *[_tcp_endpoint(server, taken[_place(server)], at_end) for server in inet],
         )
+        yield endpoints
+        if is_reload():
+            for place, endpoint in zip(places, endpoints, strict=True):
+                file = endpoint.file
+                if file is None:
+                    reload.keep(place, endpoint.listener)
+                else:
+                    reload.keep(place, file.listener, (file.path, file.inode))
+            at_end.pop_all()
 
 
-def _unix_endpoint(settings: UnixServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
-    file = SocketFile(settings.file, settings.chmod, settings.owner)
-    listener = file.listen()
-    at_end.callback(listener.close)
-    at_end.callback(file.remove)
+def _place(server: UnixServerConfig | InetServerConfig) -> str:
+    """What a socket is made from: one that another daemon left is of use only if it was made from the same."""
+    if isinstance(server, UnixServerConfig):
+        return f"{server.file} {server.chmod:o} {server.owner}"
+    host, port = server.address
+    return f"{host}:{port}"
+
+
+def _unix_endpoint(settings: UnixServerConfig, taken: TakenListener | None, at_end: contextlib.ExitStack) -> Endpoint:
+    file = SocketFile(settings.file, settings.chmod, settings.owner, taken)
+    if taken is None:
+        file.listen()
+    at_end.callback(file.close)
     owner = settings.owner[0] if settings.owner else os.geteuid()
-    return Endpoint(listener, owner, _login(settings), file=file)
+    return Endpoint(file.listener, owner, _login(settings), file=file)
 
 
-def _tcp_endpoint(settings: InetServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
+def _tcp_endpoint(settings: InetServerConfig, taken: TakenListener | None, at_end: contextlib.ExitStack) -> Endpoint:
     host, port = settings.address
-    listener = listen_on_address(host, port)
+    listener = listen_on_address(host, port) if taken is None else taken.listener
     at_end.callback(listener.close)
     login = _login(settings)
     if login is None:
@@ -89,37 +115,46 @@ def _login(settings: UnixServerConfig | InetServerConfig) -> Login | None:
 
 
 class SocketFile:
-    """The file of a unix socket, as it is configured; without it no new client finds the socket."""
+    """The file of a unix socket, as it is configured; without it no new client finds the socket.
 
-    def __init__(self, path: Path, mode: int, owner: tuple[int, int] | None) -> None:
+    `taken`: the socket, if the daemon before has made it already.
+    """
+
+    def __init__(
+        self, path: Path, mode: int, owner: tuple[int, int] | None, taken: TakenListener | None = None
+    ) -> None:
         self.path = path
         self._mode, self._owner = mode, owner
-        self._inode = -1
+        self.listener = socket.socket(socket.AF_UNIX) if taken is None else taken.listener
+        self.inode = None if taken is None else taken.file_inode
 
     def listen(self) -> socket.socket:
-        """Makes the file, and gives its socket. Raises ListenError."""
+        """Makes the file, and gives its socket; closes the one before. Raises ListenError."""
         listener = listen_on_file(self.path, self._mode, self._owner)
-        self._inode = self.path.stat().st_ino
+        self.listener.close()
+        self.listener, self.inode = listener, self.path.stat().st_ino
         return listener
 
     def is_there(self) -> bool:
         """Whether the name still leads to this socket."""
         try:
-            return self.path.stat().st_ino == self._inode
+            return self.path.stat().st_ino == self.inode
         except OSError:
             return False
 
-    def remove(self) -> None:
-        """Removes the file, unless another daemon has taken the place."""
+    def close(self) -> None:
+        """Closes the socket and removes the file, unless another daemon has taken the place."""
         if self.is_there():
             with contextlib.suppress(FileNotFoundError, PermissionError), guarded_folder(self.path.parent) as folder:
                 os.unlink(self.path.name, dir_fd=folder)
+        self.listener.close()
 
 
 class LastingListener:
     """Keeps a unix socket reachable: where its file is deleted, makes it again. Open connections go on as they are.
 
-    `serve` begins to serve the clients of a listener.
+    `serve` begins to serve the clients of a listener, and closes it at its end. It gets another descriptor of the
+    endpoint's, which may have to stay open for the next daemon.
     """
 
     def __init__(self, endpoint: Endpoint, serve: Callable[[socket.socket], Awaitable[asyncio.Server]]) -> None:
@@ -132,10 +167,16 @@ class LastingListener:
 
     async def begin(self) -> None:
         """Serves its clients from now on."""
-        self._server = await self._serve(self._listener)
+        self._server = await self._serve(self._listener.dup())
+        self._listener.listen(BACKLOG)  # asyncio has set a smaller number
         if self._file is not None:
             self._watch = FileWatch(self._file.path, self._on_event)
             self._on_event()  # it may be gone since it was made
+
+    def stop_accepting(self) -> None:
+        """Leaves new clients in the kernel's queue. Those that were accepted may still have to be introduced."""
+        for listener in self._server.sockets if self._server is not None else ():
+            asyncio.get_running_loop().remove_reader(listener)
 
     def close(self) -> None:
         """Serves no new clients, and makes no new file."""
@@ -165,7 +206,8 @@ class LastingListener:
                 self._server.close()  # nobody could connect to it any more
             if self._watch is not None:
                 self._watch.close()
-            self._server = await self._serve(listener)
+            self._server = await self._serve(listener.dup())
+            listener.listen(BACKLOG)
             log.warning("control.socket_made_again", file=str(file.path), reason="its file was deleted or replaced")
             self._watch = FileWatch(file.path, self._on_event)
 

@@ -11,7 +11,7 @@ A GET never changes anything, and requests from any other page in a browser are 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,23 +37,34 @@ from supervisor.control.supervisor_api import routes
 from supervisor.host.peers import peer_of
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
+ACCEPT_TURNS = 4  # of the loop, until a client that asyncio has accepted is among the connections
 
 log = structlog.get_logger()
 
 
 @asynccontextmanager
 async def serve(
-    endpoints: Sequence[Endpoint], context: CommandContext, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS
+    endpoints: Sequence[Endpoint],
+    context: CommandContext,
+    timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
+    until_adopted: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[None]:
-    """Answers at every endpoint; each has an application of its own, as each demands another login or none."""
+    """Answers at every endpoint; each has an application of its own, as each demands another login or none.
+
+    `until_adopted`: what every answer waits for.
+    """
     clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
     try:
         for endpoint in endpoints:
-            application = _Application(endpoint, context, pages)
+            application = _Application(endpoint, context, pages, until_adopted)
             listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
             await listeners[-1].begin()
         yield
     finally:
+        for listener in listeners:
+            listener.stop_accepting()
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         for listener in listeners:
             listener.close()
         await clients.close(CLOSE_TIMEOUT_S)
@@ -62,7 +73,14 @@ async def serve(
 class _Application:
     """Decides who may come in at one endpoint, and answers them."""
 
-    def __init__(self, endpoint: Endpoint, context: CommandContext, pages: LivePages) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        context: CommandContext,
+        pages: LivePages,
+        until_adopted: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._until_adopted = until_adopted
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -106,6 +124,8 @@ class _Application:
     async def answer(self, request: web.Request) -> web.Response:
         """The response to an admitted request; errors become JSON."""
         try:
+            if self._until_adopted is not None:
+                await self._until_adopted()
             return await self._routes.dispatch(request)
         except CommandError as error:
             return _error(error.code, str(error))

@@ -386,6 +386,6 @@ def test_a_sockets_folder_that_becomes_a_link_costs_nobody_a_file(tmp_path: Path
     (home / "run").symlink_to(others)
     os.chown(home / "run", 41001, 41001, follow_symlinks=False)
 
-    file.remove()
+    file.close()
 
     assert (others / "s.sock").exists()

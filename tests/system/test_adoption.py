@@ -12,16 +12,19 @@ import threading
 import time
 import xmlrpc.client
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from supervisor.ctl.client import Client, Refusal, Unreachable
 from supervisor.host.processes import marks
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.signals import SAME_SIGNAL_S
+from tests.control.test_endpoints import free_port
 from tests.reading import alive, records
 from tests.system.both import UnixTransport
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
@@ -427,6 +430,34 @@ def test_reload_keeps_what_runs(tmp_path: Path):
         assert daemon.until_state("sleeper", "RUNNING")["pid"] == sleeps["pid"]
         daemon.call("stop", name="count")
         assert [(attempt["cause"], attempt["exit_code"]) for attempt in history(daemon, "count")] == [("stopped", 143)]
+
+
+def test_clients_are_answered_throughout_a_reload(tmp_path: Path):
+    """A monitor that asked meanwhile would take the daemon for dead."""
+    inet = f"[inet_http_server]\nport=127.0.0.1:{free_port()}\n"
+    with Daemon(tmp_path, f"[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n{inet}") as daemon:
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        urls = (f"unix://{daemon.socket}", f"http://{inet.split('port=')[1].strip()}")
+        until = threading.Event()
+        answers: list[object] = []
+
+        def ask(client: Client) -> None:
+            while not until.is_set():
+                try:
+                    (sleeper,) = client.call("status")["programs"]
+                    answers.append(sleeper["pid"])
+                except (Unreachable, Refusal) as error:
+                    answers.append(str(error))
+
+        with ThreadPoolExecutor() as executor:
+            for url in urls:
+                executor.submit(ask, Client(url))
+            try:
+                reload(daemon)
+            finally:
+                until.set()
+
+    assert set(answers) == {pid}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGPWR])

@@ -30,6 +30,9 @@ def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path:
     pid = daemon.call("pid")["pid"]
     assert int((tmp_path / "state" / "supervisord.pid").read_text()) == pid
     assert os.getsid(pid) != os.getsid(0)
+    daemon.call("reload")  # the same process: a signal to it is not lost, and what it holds in memory neither
+    daemon.until(lambda: (tmp_path / "daemon.log").read_text().count('"daemon.ready"') == 2, "it is back")
+    assert daemon.call("pid")["pid"] == pid
     daemon.call("shutdown")
     daemon.until(lambda: not alive(pid), "it is gone")
     assert not daemon.socket.exists()

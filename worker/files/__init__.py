@@ -4,7 +4,8 @@ May import saving, progress, devices, state and process.
 """
 
 from worker.files.files_run import FilesRun, prepare
+from worker.files.files_writer import Copying, Files
 from worker.saving.commit import NotFinite
 from worker.saving.directory import Unfit
 
-__all__ = ["FilesRun", "NotFinite", "Unfit", "prepare"]
+__all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]

@@ -97,6 +97,11 @@ class FilesRun(RunBase):
         checkpoint would hold, except that of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what
         to do when training diverges, as the key of that name, where the configuration doesn't say.
         """
+        if missing := [name for name in ("versions", "topology", "write", "read") if not hasattr(files, name)]:
+            raise TypeError(
+                f"cannot save the files of {type(files).__name__}: it has no {' and no '.join(missing)}; "
+                f"help(worker.files.Files) says what they are"
+            )
         launch = current_attempt().launch
         settings = check_settings(
             launch, total_steps=total_steps, directory=directory, interval=interval, generators=generators,

@@ -174,6 +174,10 @@ def _text_for(
     if is_job:
         kept = directory / survey.directory if survey.directory else target.parent / "checkpoints" / name
         lines += ["; Keep it on a disk that survives the host.", f"checkpoint_dir = {_place(kept, target.parent)}"]
+    if survey.framework and not is_job:
+        reason = (
+            f"it imports {survey.framework} and not worker, so it is no training job; the file says how to make it one"
+        )
     said += _remarks(script, survey, python, start)
     blocks = "".join(_blocks(survey)).replace("NAME", name)
     title = f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."

@@ -55,7 +55,8 @@ class StopRequest:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """A program that was stopped. These are of a job, else null: `text`: how far it came and what of that is saved;
-    `step`: the last one that it did; `safe_step`: of its newest `checkpoint`, at which the next start begins.
+    `step`: the last one that it did; `safe_step`: at which the next start begins; `checkpoint`: the newest, null also
+    once newer ones were set aside for `--from-step`.
 
     `unsaved_steps`: will be trained again; `is_loss`: this stop ended training whose last steps are not saved.
     """

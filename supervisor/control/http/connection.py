@@ -79,6 +79,8 @@ class Connection:
         timeouts: ClientTimeouts,
     ) -> None:
         self.is_answering = False
+        self.is_new = True
+        """Whether it has sent no request yet."""
         self.is_wanted = True
         """Whether it may send another request."""
         self._reader = reader
@@ -139,7 +141,7 @@ class Connection:
         except (h11.RemoteProtocolError, ValueError) as error:
             await self._write_last_response(_malformed_request(error))
             return False
-        self.is_answering = True
+        self.is_answering, self.is_new = True, False
         refused = await self.application.admit(request)
         self._is_admitted = refused is None
         body = refused or await self._read_body(request)

@@ -10,6 +10,7 @@ import structlog
 from supervisor.control.http.connection import Application, ClientTimeouts, Connection
 
 REPORTED_EVERY_S = 10.0
+FIRST_REQUEST_S = 0.25  # clients of ours send theirs as soon as they are connected
 
 log = structlog.get_logger()
 
@@ -27,10 +28,15 @@ class Connections:
         return await asyncio.start_server(partial(self._on_connect, application), sock=listener, backlog=128)
 
     async def close(self, within_s: float) -> None:
-        """Closes all connections; responses that are being sent get `within_s` seconds to end."""
-        answering = [task for task, connection in self._connected.items() if connection.is_answering]
+        """Closes all connections; responses that are being sent get `within_s` seconds to end.
+
+        Who has just connected may have a request on its way, and gets an answer to that.
+        """
         for connection in self._connected.values():
             connection.is_wanted = False
+        if new := [task for task, connection in self._connected.items() if connection.is_new]:
+            await asyncio.wait(new, timeout=FIRST_REQUEST_S)
+        answering = [task for task, connection in self._connected.items() if connection.is_answering]
         if answering:
             await asyncio.wait(answering, timeout=within_s)
         for task in self._connected:

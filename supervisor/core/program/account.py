@@ -144,8 +144,10 @@ def saved_progress(facts: ProgramFacts, ended_by: str | None = None) -> SavedPro
     """
     if not facts.policy.is_job:
         return None
-    current, newest = facts.current, facts.account.newest
-    if newest is not None:
+    current, newest, set_aside = facts.current, facts.account.newest, facts.set_aside
+    if set_aside is not None and (newest is None or not set_aside or newest.step > set_aside):  # it is in abandoned/
+        safe_step, checkpoint = set_aside, None
+    elif newest is not None:
         safe_step, checkpoint = newest.step, newest.name
     elif current.saved_step is not None:
         safe_step, checkpoint = current.saved_step, str(CheckpointName(current.saved_step, facts.attempt))

@@ -15,9 +15,9 @@ class SavedProgress:
     """The progress of one attempt of a job.
 
     `step`: the last one that is known of, None if it did none. `safe_step`: at which the next start begins;
-    `checkpoint`: the job's newest one, None if there is none. `why`: why the steps since then are in no checkpoint, in
-    words; None if nothing failed, or that is not known. `is_known`: False if it was ended before it said how far it had
-    come.
+    `checkpoint`: the job's newest one, None if there is none, or if newer ones were set aside for an operator, who
+    named only a step. `why`: why the steps since then are in no checkpoint, in words; None if nothing failed, or that
+    is not known. `is_known`: False if it was ended before it said how far it had come.
     """
 
     attempt: int

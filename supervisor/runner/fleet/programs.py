@@ -1,6 +1,7 @@
 """All programs of the daemon: taken up together when it starts, and left together when it ends."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import psutil
@@ -29,6 +30,7 @@ from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
 WRITTEN_WITHIN_S = 30.0  # a disk that takes longer for what was in memory may be dead
+ADOPTION_WAIT_S = 2.0  # adopting takes milliseconds, a gang's meeting minutes
 
 log = structlog.get_logger()
 
@@ -73,6 +75,7 @@ class Programs:
         )
         """Brings a new configuration into use."""
         self._begun = False
+        self._shown_from: float | None = None
         self._adoption_settled = asyncio.Event()
         """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
 
@@ -93,6 +96,17 @@ class Programs:
         if not all(runner.takeover.is_adoption_settled for runner in self.runners.values()):
             return True
         return any(pid == runner.pid or pid in runner.standby_pids for runner in self.runners.values())
+
+    async def until_adopted(self) -> None:
+        """Returns once it is known which workers of an earlier daemon run, or shortly after somebody first asked: until
+        then they would be shown as stopped.
+        """
+        if self._shown_from is None:
+            self._shown_from = asyncio.get_running_loop().time() + ADOPTION_WAIT_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._shown_from):
+                for runner in tuple(self.runners.values()):
+                    await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
 
     async def start_all(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was

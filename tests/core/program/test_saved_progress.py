@@ -12,6 +12,7 @@ from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSaveFailed,
     CheckpointSelected,
+    CheckpointsSetAside,
     Event,
     ProgramClosed,
     RestartRequired,
@@ -65,6 +66,22 @@ def test_a_stop_that_saved_names_the_checkpoint() -> None:
     assert progress.is_safe
     assert progress.describe_end() == "stopped at step 478, saved in step-0000000478.a1"
     assert text == "stopped (stop)"
+
+
+@pytest.mark.parametrize(("begin_at", "safe"), [(0, (0, None)), (200, (200, None)), (300, (300, "step-0000000300.a1"))])
+def test_a_checkpoint_that_was_set_aside_is_not_named(begin_at: int, safe: tuple[int, str | None]) -> None:
+    job = training(step=300)
+    for event in (StopRequested(), WorkerExited(1, WorkerExit.STOPPED), BeginAtRequested(begin_at), StartRequested()):
+        job.handle(event, 20.0)
+    job.handle(CheckpointsSetAside(2, begin_at), 21.0)
+    job.handle(StopRequested(), 22.0)
+
+    progress = account.saved_progress(job.facts)
+    assert progress is not None
+    assert (progress.safe_step, progress.checkpoint) == safe
+    assert progress.is_safe and progress.describe_end() == (
+        "stopped" if safe[1] is None else f"stopped; its newest checkpoint is of step {begin_at}"
+    )
 
 
 def test_a_stop_whose_save_failed_names_the_cause_and_the_steps() -> None:

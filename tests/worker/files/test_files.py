@@ -64,6 +64,19 @@ def _fresh_attempt(begin: Begin) -> None:
     begin(Launch())
 
 
+def test_an_object_that_cannot_be_saved_is_refused_before_it_trains() -> None:
+    class Guessed:
+        versions: Mapping[str, str] = {}
+
+        def read(self, folder: Path) -> None:
+            raise NotImplementedError
+
+    with pytest.raises(
+        TypeError, match=r"files of Guessed: it has no topology and no write; help\(worker.files.Files\)"
+    ):
+        FilesRun(Guessed(), directory="/nowhere")  # type: ignore[arg-type]
+
+
 def train(run: FilesRun, files: Counting) -> list[float]:
     """Counts to the end; gives what Python's and NumPy's generators drew."""
     drawn = []
