@@ -19,6 +19,7 @@ from supervisor.protocol import layout
 
 MAX_ADDRESS_BYTES = 107
 """The size of sun_path without its NUL (unix(7))."""
+LOOK_THREAD = "checkpoint_dir"
 LOOK_LIMIT_S = 2.0  # a dead file system must not keep a daemon from starting, nor an update from answering
 
 
@@ -142,13 +143,18 @@ def _real_paths(paths: Iterable[Path]) -> dict[Path, str]:
             with contextlib.suppress(OSError):
                 real_paths[path] = os.path.realpath(path)
 
-    thread = threading.Thread(target=look, name="looking", daemon=True)
+    thread = threading.Thread(target=look, name=LOOK_THREAD, daemon=True)
     try:
         thread.start()
     except RuntimeError:  # the host has no thread to spare
         return real_paths
     thread.join(LOOK_LIMIT_S)
     return real_paths.copy()
+
+
+def is_look_stuck() -> bool:
+    """Whether a file system below a checkpoint_dir has not answered yet: execve(2) would wait for that thread."""
+    return any(thread.name == LOOK_THREAD for thread in threading.enumerate())
 
 
 def _uid(user: str) -> int:
