@@ -1,7 +1,9 @@
 """Checks of the sections of programs against each other, and against those of the daemon."""
 
+import contextlib
 import os
 import pwd
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from supervisor.protocol import layout
 
 MAX_ADDRESS_BYTES = 107
 """The size of sun_path without its NUL (unix(7))."""
+LOOK_THREAD = "checkpoint_dir"
+LOOK_LIMIT_S = 2.0  # a dead file system must not keep a daemon from starting, nor an update from answering
 
 
 def check_across_sections(
@@ -119,22 +123,38 @@ def _check_users(
 def _check_shared_folders(programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]) -> None:
     """Two jobs in one folder would restore and delete each other's checkpoints."""
     owners: dict[str, str] = {}
+    real_paths = _real_paths([program.job.checkpoint_dir for program in programs.values() if program.job is not None])
     for name, program in programs.items():
         if program.job is None:
             continue
-        other = owners.setdefault(_real_path(program.job.checkpoint_dir), name)
+        other = owners.setdefault(real_paths[program.job.checkpoint_dir], name)
         if other != name:
             text = f"checkpoint_dir is {program.job.checkpoint_dir}, which {other} uses too"
             how = ", with %(process_num)s in it" if program.group == programs[other].group else ""
             written[name].add_problem(f"{text}; set a separate folder for each job{how}", "checkpoint_dir")
 
 
-def _real_path(path: Path) -> str:
-    """Where links lead; what the path says, where this user may not look."""
+def _real_paths(paths: Iterable[Path]) -> dict[Path, str]:
+    """Where links lead; what the path says, where this user may not look or a file system does not answer."""
+    real_paths = {path: str(path) for path in paths}
+
+    def look() -> None:
+        for path in tuple(real_paths):
+            with contextlib.suppress(OSError):
+                real_paths[path] = os.path.realpath(path)
+
+    thread = threading.Thread(target=look, name=LOOK_THREAD, daemon=True)
     try:
-        return os.path.realpath(path)
-    except OSError:
-        return str(path)
+        thread.start()
+    except RuntimeError:  # the host has no thread to spare
+        return real_paths
+    thread.join(LOOK_LIMIT_S)
+    return real_paths.copy()
+
+
+def is_look_stuck() -> bool:
+    """Whether a file system below a checkpoint_dir has not answered yet: execve(2) would wait for that thread."""
+    return any(thread.name == LOOK_THREAD for thread in threading.enumerate())
 
 
 def _uid(user: str) -> int:

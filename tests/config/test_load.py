@@ -6,13 +6,14 @@ import pwd
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 
-from supervisor.config import ConfigError, ProgramConfig, load_config
+from supervisor.config import ConfigError, ProgramConfig, load_config, section_relations
 from supervisor.config.load import SectionsBroken
 from supervisor.protocol.wire.launch import Interval
 from tests.config.conftest import DAEMON
@@ -301,6 +302,32 @@ def test_two_jobs_may_not_share_a_checkpoint_folder(complaints, tmp_path):
     (problem,) = complaints(DAEMON + sections)
 
     assert "which a uses too; set a separate folder for each job" in problem
+
+
+def test_checkpoint_folders_on_a_dead_disk_are_compared_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, real = threading.Event(), os.path.realpath
+
+    def silent(path: Path) -> str:
+        if str(path).startswith("/nfs"):
+            released.wait(20.0)
+        return real(path)
+
+    monkeypatch.setattr(os.path, "realpath", silent)
+    monkeypatch.setattr(section_relations, "LOOK_LIMIT_S", 0.01)
+    path = tmp_path / "s.conf"
+    path.write_text(
+        DAEMON + "".join(f"[program:{name}]\ncommand=/bin/true\ncheckpoint_dir=/nfs/{name}\n" for name in "ab")
+    )
+
+    began_at = time.monotonic()
+    config = load_config(path, {})
+
+    assert time.monotonic() - began_at < 10.0
+    assert section_relations.is_look_stuck()
+    released.set()
+    assert list(config.programs) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "..", "-x", "a:b", "all", "supervisord", "", "n" * 101, "a*"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor import __version__
+from supervisor.config.section_relations import is_look_stuck
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.json_types import read_request
@@ -97,6 +98,9 @@ async def reload(context: CommandContext) -> DaemonLeaves:
     the ledger can't be written.
     """
     changes = await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
+    if is_look_stuck():
+        text = "the file system of a checkpoint_dir does not answer, and until then the daemon can't be replaced"
+        raise CommandError(Code.FAILED, f"cannot reload: {text}; try again once it answers, or use update")
     if (why := await context.ledger.wanted.until_recorded(with_decisions=True)) is not None:
         effect = "the next daemon would not know what runs, and end it"
         raise CommandError(Code.FAILED, f"cannot reload: {why}; {effect}")
