@@ -46,6 +46,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 def test_signals_reach_the_process_of_the_file_and_stopped_means_gone(tmp_path: Path):
     proxy = started(tmp_path)
     wait_until((tmp_path / "ready").exists)
+    wait_until((tmp_path / "pid").exists)  # which its launcher writes meanwhile
 
     proxy.send_signal(signal.SIGHUP)
     wait_until((tmp_path / "hup").exists)

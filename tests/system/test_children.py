@@ -27,7 +27,7 @@ USER, OTHER = "nobody", "games"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 
 STARTS = {
-    ("supervisor.host.processes.process", "start_configured"): "programs, standbys",
+    ("supervisor.host.processes.process_start", "start_configured"): "programs, standbys",
     ("supervisor.host.health_checks", "start_configured"): "health checks, readiness checks, stop commands",
     ("supervisor.host.hooks", "start_own"): "hooks, deploy/hooks/notify.py among them",
     ("supervisor.host.checkpoint_process", "start_own"): "checkpoint readers",

@@ -348,8 +348,7 @@ class GangAgent:
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:
             self._has_started = True
-            if not self._cluster.done():  # this node leaves
-                self._cluster.set_result(self._place.cluster)
+            self._cluster.set_result(self._place.cluster)
             return
         for runner in self._runners.values():
             self._last_attempt = runner.attempt

@@ -92,8 +92,9 @@ def test_damaged_pointer_file_does_not_matter(content: bytes | None, directory: 
 
 
 def test_nothing_whole_is_an_error_and_never_a_fresh_start(
-    directory: Path, two_replicas: Any, capsys: pytest.CaptureFixture[str]
+    directory: Path, two_replicas: Any, capsys: pytest.CaptureFixture[str], begin: Callable[[Launch], None]
 ) -> None:
+    begin(Launch())  # an attempt says why it ends once
     for name in selection.committed_checkpoints(directory):
         flip_bit(directory / str(name) / DATA)
     run = worker.Run(training.build(two_replicas), strategy=two_replicas, directory=directory)

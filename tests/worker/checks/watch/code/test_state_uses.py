@@ -8,6 +8,7 @@ import pytest
 
 from worker.checks.findings import Finding
 from worker.checks.watch.code.state_uses import names_put_into_state, takes
+from worker.checks.watch.script_objects import is_scripts
 from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
 
@@ -86,8 +87,9 @@ def test_a_name_that_is_put_there_and_never_taken_is_named(
 
 def names_of(taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the watch names of BEGIN."""
-    for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        monkeypatch.delitem(sys.modules, module)  # the script has not imported them
+    for name, module in list(sys.modules.items()):
+        if is_scripts(name, getattr(module, "__file__", None)):
+            monkeypatch.delitem(sys.modules, name)  # this script has not imported it
 
     class Run:
         state = RunState({"best": 5.0})
