@@ -59,7 +59,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
     monkeypatch.setattr(pwd, "getpwnam", of_a_server)
     conf, configs = tmp_path / "test.conf", []
     for user in (ME, late):
-        conf.write_text(f"[supervisord]\n[program:p]\ncommand=/bin/true\nuser={user}\nnotify=true\n")
+        conf.write_text(
+            f"[supervisord]\nruntime_dir=/run/test\n[program:p]\ncommand=/bin/true\nuser={user}\nnotify=true\n"
+        )
         configs.append(load_config(conf, {}).programs["p"])
     answers.clear()
     yield configs[0], configs[1]
