@@ -151,6 +151,7 @@ def test_lack_of_memory_is_recognised_by_the_exception(error: Exception, is_it: 
     assert is_out_of_memory(error) is is_out_of_memory(wrapped) is is_it
 
 
+@pytest.mark.slow  # TensorFlow tries for ten seconds
 def test_lack_of_memory_in_tensorflow_is_reported(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=5)))
     daemon.send(Go(1, None))
