@@ -126,12 +126,13 @@ class StepWatch:
         if self._times.looks == 0:
             findings += self._drawn(frames, kept)
         findings += self._rebound(frames)
-        search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
+        until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
+        search = Search(kept, until).run(self._roots_of(frames))
         if self._times.looks:
             findings += self._changed(search, kept, frames)
         findings += self._replaced(search, kept, frames)
         findings += self._set_otherwise(search, kept, frames)
-        findings += self._changed_ahead(search, kept, started + LOOK_S)
+        findings += self._changed_ahead(search, kept, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes = search.values, self._codes | search.codes
@@ -177,10 +178,12 @@ class StepWatch:
         for frame in frames:
             into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
-                is_lost = name in into_state and self._is_never_taken(into_state[name], frames)
-                if name in self._named or (name in into_state and not is_lost) or self._is_exempt(name):
+                if name in self._named or self._is_exempt(name):
                     continue
                 if self._times.looks and name not in self._maybe_times:
+                    continue
+                is_lost = name in into_state and self._is_never_taken(into_state[name], frames)
+                if name in into_state and not is_lost:
                     continue
                 try:
                     value = frame.value_of(name)
