@@ -8,6 +8,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -15,7 +16,7 @@ from worker.checks.findings import Finding
 from worker.checks.loop_checks import LoopChecks
 from worker.checks.reachability import Root
 from worker.checks.watch.kept_values import Kept
-from worker.checks.watch.set_once import read_set_once, write_set_once
+from worker.checks.watch.set_once import keep_set_once, read_set_once
 from worker.process.attempt import Attempt
 from worker.progress.index_loops import IndexLoops
 from worker.saving.scheduler import SaveScheduler
@@ -39,7 +40,7 @@ class CheckedLoop(IndexLoops):
         self._leave_out = leave_out
         self._numbered = False  # the script says the place of its steps itself
         self._is_checked = False  # the first step was looked at
-        self._has_begun_pass = self._has_recorded = False
+        self._has_recorded = False  # what the first pass has set
         self._made_in_epoch: list[Finding] = []  # of the data
         self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
         self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
@@ -50,15 +51,14 @@ class CheckedLoop(IndexLoops):
         self._settle_head(frame)  # of a body that reads nothing of the run, with its first step
         checks = self._loop_checks
         loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
-        if not self._has_begun_pass:
+        if not checks.has_begun_pass:
             self._begin_watch(None)
         values = checks.watch_values(self.step, self._position.epoch, frame, head_draws=self._head.draws)
         return [*self._in_run_head, *self._made_in_epoch, *loops, *values]
 
     def _begin_watch(self, frame: FrameType | None) -> None:
         """The first pass of the script's loop begins in `frame`, or somewhere if that is None."""
-        self._has_begun_pass = True
-        self._loop_checks.begin_watch(frame, self._watched_roots(), self._functions_of_data, self._recorded())
+        self._loop_checks.begin_watch(frame, self._watched_roots, self._functions_of_data, self._recorded)
 
     def _begin_body(self, asks: FrameType | None = None) -> None:
         super()._begin_body(asks)
@@ -79,9 +79,10 @@ class CheckedLoop(IndexLoops):
         self._has_recorded, digests = True, self._loop_checks.set_once
         if digests is None or self._directory is None or not self._writes_directory:
             return
-        if digests != read_set_once(self._directory):  # what an earlier training has left there, too
-            with contextlib.suppress(OSError):  # a restart has less to compare
-                write_set_once(self._directory, digests)
+        with contextlib.suppress(RuntimeError):  # no thread can be started: a restart has less to compare
+            Thread(
+                target=keep_set_once, args=(self._directory, digests), name="stepkeeper-set-once", daemon=True
+            ).start()
 
     def _begin_run_head(self) -> None:
         """The script has entered the run."""

@@ -27,7 +27,7 @@ from worker.devices.conditions import cores
 
 LEAST_BYTES = 16 << 20  # of data files: TensorFlow's own way takes little memory and time for less
 PIECE_BYTES = 16 << 20
-MAX_THREADS = 8  # as many TensorFlow reads a checkpoint with
+MAX_THREADS = 8  # on a large host; more than two were not measured
 
 _Memories = Mapping[str, Any]  # the bytes of each variable, as NumPy's array
 

@@ -197,14 +197,15 @@ class LoopChecks:
     def begin_watch(
         self,
         frame: FrameType | None,
-        roots: Sequence[Root],
+        roots: Callable[[], Sequence[Root]],
         of_data: Callable[[], Sequence[Root]],
-        recorded: Mapping[str, int],
+        recorded: Callable[[], Mapping[str, int]],
     ) -> None:
-        """The first pass of the loop begins. `roots`: where the watch begins, besides the names of the loop. `of_data`,
-        `recorded`: as for `StepWatch`."""
-        exempt = (self._run, *self._exempt)
-        self._new_watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, recorded, of_data)
+        """The first pass of the loop begins, or its head is done. `roots`: where the watch begins, besides the names of
+        the loop. `of_data`, `recorded`: as for `StepWatch`."""
+        if self._new_watch is None:
+            exempt = (self._run, *self._exempt)
+            self._new_watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, recorded(), of_data)
         with contextlib.suppress(Exception):  # it inspects objects of every kind, and must not end training
             self._new_watch.begin(frame)
 
@@ -215,6 +216,11 @@ class LoopChecks:
         self._watch, self._new_watch = self._new_watch, None
         self._watch.head_draws = head_draws
         return self._watch.look(step, epoch, frame)
+
+    @property
+    def has_begun_pass(self) -> bool:
+        """Whether the first pass is known to have begun."""
+        return self._new_watch is not None
 
     @property
     def set_once(self) -> dict[str, int] | None:

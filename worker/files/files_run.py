@@ -66,6 +66,15 @@ def prepare(seed: int = SEED) -> None:
     np.random.seed(seed)
 
 
+def _require_files(files: object) -> None:
+    """Raises TypeError, naming what the object lacks."""
+    if missing := [name for name in ("versions", "topology", "write", "read") if not hasattr(files, name)]:
+        raise TypeError(
+            f"cannot save the files of {type(files).__name__}: it has no {' and no '.join(missing)}; "
+            f"help(worker.files.Files) says what they are"
+        )
+
+
 class FilesRun(RunBase):
     """One training run around a loop of the script's own, as a context manager.
 
@@ -97,11 +106,7 @@ class FilesRun(RunBase):
         checkpoint would hold, except that of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what
         to do when training diverges, as the key of that name, where the configuration doesn't say.
         """
-        if missing := [name for name in ("versions", "topology", "write", "read") if not hasattr(files, name)]:
-            raise TypeError(
-                f"cannot save the files of {type(files).__name__}: it has no {' and no '.join(missing)}; "
-                f"help(worker.files.Files) says what they are"
-            )
+        _require_files(files)
         launch = current_attempt().launch
         settings = check_settings(
             launch, total_steps=total_steps, directory=directory, interval=interval, generators=generators,

@@ -209,12 +209,21 @@ def _newest_state(runner: Runner) -> list[str]:
     if training.memory_step is None:
         parts = [] if saved is None else [f"checkpoint {saved.step} {age}"]
         return parts if training.memory_off is None else [*parts, f"no copies in memory: {training.memory_off}"]
-    on_disk = "none on disk" if saved is None else f"{saved.step:,} on disk {age}"
+    on_disk = f"{saved.step:,} on disk {age}" if saved is not None else _reported_on_disk(runner)
     parts = [f"newest: step {training.memory_step:,} in memory, {on_disk}"]
     if training.memory_interval_s is not None and training.memory_cost_s is not None:
         cost = f"{1000 * training.memory_cost_s:.0f} ms each, {training.memory_bytes / 1e6:.0f} MB"
         parts.append(f"copied every {training.memory_interval_s:.0f} s ({cost})")
     return parts
+
+
+def _reported_on_disk(runner: Runner) -> str:
+    """The newest checkpoint of earlier attempts, or of this one under an earlier daemon."""
+    newest = runner.facts.account.newest
+    if newest is None:
+        return "none on disk"
+    age = "" if newest.wall_at is None else f" ({_h_mm_ss(max(0.0, time.time() - newest.wall_at))} ago)"
+    return f"{newest.step:,} on disk{age}"
 
 
 def _silence(runner: Runner) -> list[str]:

@@ -17,6 +17,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.checkpoints.account import ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.proofs import Proofs
@@ -76,6 +77,11 @@ async def test_a_job_says_what_is_newest_in_memory_and_on_the_disk_and_what_copi
     assert ", newest: step 1,204 in memory, none on disk, copied every 4 s (41 ms each, 805 MB)" in full_description(
         job
     )
+
+    # an earlier daemon was told of it
+    reported = ReportedCheckpoint(900, "step-0000000900.a1", "/srv/digits", wall_at=time.time() - 61.5)
+    job.facts.account = ProgressAccount(reported)
+    assert "memory, 900 on disk (0:01:01 ago), copied" in full_description(job)
 
     job.records.committed_at = time.monotonic() - 20.5
     training.on_message(messages.Committed(1, 1100, "step-0000001100.a1", 400_000_000, 2.0, 0.1), 0.0)

@@ -6,6 +6,7 @@ the same, a flag or a table, and nobody wants to hear of these. So a job's direc
 steps after a restart compare: what differs is named.
 """
 
+import contextlib
 import json
 import numbers
 from collections.abc import Callable, Mapping
@@ -82,6 +83,14 @@ def read_set_once(directory: Path) -> dict[str, int]:
         return {str(name): int(digest, 16) for name, digest in body["digests"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, NewerFormat, RecursionError):
         return {}
+
+
+def keep_set_once(directory: Path, digests: Mapping[str, int]) -> None:
+    """Replaces what the directory keeps, also what an earlier training left there. For a thread of its own: a disk may
+    stand still. Where it can't be written, a restart has less to compare."""
+    if digests != read_set_once(directory):
+        with contextlib.suppress(OSError):
+            write_set_once(directory, digests)
 
 
 def write_set_once(directory: Path, digests: Mapping[str, int]) -> None:

@@ -15,7 +15,6 @@ time after a week. The others are compared at the times of `look_times`.
 """
 
 import contextlib
-import functools
 import sys
 import sysconfig
 import time
@@ -27,26 +26,24 @@ from typing import Any
 from worker.checks import loop_source
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
-from worker.checks.reachability import is_data
 from worker.checks.watch import digests
+from worker.checks.watch.carried_names import CarriedNames
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
 from worker.checks.watch.code.instructions import stored_names
 from worker.checks.watch.code.loop_frames import (
     LoopFrame,
-    is_held_outside,
     is_made_from_run,
-    is_replaced,
     loop_frames,
 )
-from worker.checks.watch.code.state_uses import Keys, names_put_into_state, takes
+from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
-from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
-from worker.checks.watch.reached_values import Search, is_parameter
+from worker.checks.watch.named_paths import NamedPaths
+from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import Placed, ReplacedObjects
-from worker.checks.watch.script_objects import FRAMEWORKS, package_of, scripts_files
 from worker.checks.watch.set_once import IsLost, SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.state.run_state import RunState
@@ -61,22 +58,18 @@ class StepWatch:
         exempt: Iterable[Any],
         state: RunState,
         entered: Entered | None = None,
-        roots: Sequence[tuple[str, Any]] = (),
+        roots: Callable[[], Sequence[tuple[str, Any]]] = lambda: (),
         recorded: Mapping[str, int] | None = None,
         of_data: Callable[[], Sequence[tuple[str, Any]]] = lambda: (),
     ) -> None:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
         `run.state`. `roots`: where the search begins, besides the loop's names. `recorded`: as for SetOnce.
-        `of_data`: the script's functions and objects that
-        make the data ahead of the steps."""
+        `of_data`: the script's functions and objects that make the data ahead of the steps."""
         self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
         self.unreadable: dict[str, None] = {}
         """The names of arrays that can't be read here, so that nobody knows whether they change."""
         self._keep = keep
-        listed = list(exempt)
-        self._exempt_names = {name for name in listed if isinstance(name, str)}
-        self._exempt = [value for value in listed if not isinstance(value, str)]
         self._state = state
         self._entered = entered
         self._roots = roots
@@ -84,18 +77,17 @@ class StepWatch:
         """Whether the code before the first epoch's batches drew random numbers."""
         self._once = SetOnce(recorded or {})
         self._data_watch = DataWatch(of_data)
-        self._named: set[str] = set()
+        self._named = NamedPaths(exempt)
+        self._names = CarriedNames(state, self._named)
         self._before: dict[str, Reached] = {}
         self._objects = ReplacedObjects()
         self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
         self._epoch: int | None = None  # of the last look
         self._is_other_epoch = True  # than that of the last look
-        self._functions: dict[tuple[types.CodeType, str], Any] = {}  # that the loop carries, by its code and their name
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
         self._times = LookTimes()
         self._clocks_since, self._looked_at = PROCESS_BEGAN_AT, time.monotonic()
-        self._maybe_times: set[str] = set()
 
     @property
     def has_settled(self) -> bool:
@@ -122,10 +114,11 @@ class StepWatch:
             self._order.end()
         frames = loop_frames(frame, self._entered)
         kept = self._kept_now()
-        findings = self._carried(frames, kept)
-        if self._times.looks == 0:
-            findings += self._drawn(frames, kept)
-        findings += self._rebound(frames)
+        is_first = self._times.looks == 0
+        findings = self._names.carried(frames, kept, is_first=is_first)
+        if is_first and self.head_draws:
+            findings += self._names.drawn(frames, kept)
+        findings += self._names.rebound(frames)
         until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
         search = Search(kept, until).run(self._roots_of(frames))
         if self._times.looks:
@@ -147,7 +140,8 @@ class StepWatch:
     def close(self) -> None:
         """Ends it, wherever it is."""
         self._before = {}
-        self._functions, self._made_by_call = {}, []
+        self._made_by_call = []
+        self._names.close()
         if self._order is not None:
             self._order.end()
 
@@ -165,92 +159,20 @@ class StepWatch:
         for value in self._state.held().values():
             keep_deeply(kept, value)
             keep_state_of(kept, value)
-        kept.identities |= {id(item) for item in self._exempt}
-        for item in self._exempt:
+        kept.identities |= {id(item) for item in self._named.exempt}
+        for item in self._named.exempt:
             keep_deeply(kept, item)
         self._keep(kept)
         return kept
 
-    def _carried(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
-        """The plain values that the loop's code carries, whether they have changed yet or not: all at the first look,
-        and later those that could still be a time."""
-        values: list[CarriedValue] = []
-        for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
-            for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
-                if name in self._named or self._is_exempt(name):
-                    continue
-                if self._times.looks and name not in self._maybe_times:
-                    continue
-                is_lost = name in into_state and self._is_never_taken(into_state[name], frames)
-                if name in into_state and not is_lost:
-                    continue
-                try:
-                    value = frame.value_of(name)
-                except (LookupError, TypeError):
-                    continue
-                if is_data(value):
-                    kind, is_kept = "data", any(value is item for item in self._exempt)
-                elif _is_carried_plainly(value):
-                    kind, is_time = "untaken" if is_lost else "value", a_clock_showed(value, PROCESS_BEGAN_AT)
-                    self._maybe_times |= {name} if is_time else set()
-                    is_kept = is_time or (not is_lost and self._keeps(kept, name, value))
-                elif is_lost:
-                    continue  # an object gets its state back when it is put there
-                elif is_replaced(name, value, frame):
-                    is_own = package_of(type(value)) not in FRAMEWORKS  # what files hold is assigned at their restore
-                    is_kept = any(value is item for item in self._exempt) or (is_own and self._keeps(kept, name, value))
-                    kind = "object"
-                else:
-                    continue
-                if not is_kept and not is_made_from_run(name, frame):
-                    self._named.add(name)
-                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind))
-        return findings_of(values)
-
-    def _is_never_taken(self, keys: Keys, frames: Sequence[LoopFrame]) -> bool:
-        """Whether nobody has read these entries of `run.state`, and no code of the script would."""
-        if None in keys or not self._state.read.isdisjoint(keys):
-            return False
-        files = dict.fromkeys([frame.frame.f_code.co_filename for frame in frames] + scripts_files())
-        trees = (tree for file in files if (tree := loop_source.module_at(file)) is not None)
-        return not any(takes(tree, key) for tree in trees for key in keys if key is not None)
-
-    def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
-        """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
-        middle of the epoch would draw others."""
-        values = []
-        for frame in frames if self.head_draws else ():
-            for name in sorted(frame.read & frame.made_in_loops - frame.carried.keys() - self._named):
-                with contextlib.suppress(LookupError, TypeError):
-                    value = frame.value_of(name)
-                    is_listed = isinstance(value, list | tuple) or digests.is_array(value)
-                    if (
-                        is_listed
-                        and not self._is_exempt(name)
-                        and not self._keeps(kept, name, value)
-                        and _is_long(value)
-                        and not is_held_outside(frames, value)
-                    ):
-                        self._named.add(name)
-                        values.append(CarriedValue(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
-        return findings_of(values)
-
-    def _keeps(self, kept: Kept, name: str, value: Any) -> bool:
-        """Whether checkpoints hold the value of a local name."""
-        if id(value) in kept.identities and not isinstance(value, digests.PLAIN):
-            return True
-        in_state = self._state.held().get(short_name(name), _NOTHING)
-        return name in kept.names or (in_state is not _NOTHING and digest_of(in_state) == digest_of(value))
-
     def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
-        roots = list(self._roots)
+        roots = list(self._roots())
         variables = environment_of(frame.frame.f_code for frame in frames)
         roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
             into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
-            for name in sorted(frame.read - self._named - into_state.keys()):
-                if "[" in name or is_made_from_run(name, frame):
+            for name in sorted(frame.read - into_state.keys()):
+                if name in self._named or "[" in name or is_made_from_run(name, frame):
                     continue
                 with contextlib.suppress(LookupError):
                     roots.append((name, frame.value_of(name)))
@@ -284,7 +206,7 @@ class StepWatch:
 
         def is_lost(now: Reached, before: Reached | None) -> bool:
             path = now.path
-            if now.kind == "default" or self._is_named(path):
+            if now.kind == "default" or self._named.has_around(path):
                 return False  # the class has it, and its path says so
             frame = in_frames.get(path)
             is_rebound = before is None or now.identity == 0 or now.identity != before.identity
@@ -292,7 +214,7 @@ class StepWatch:
                 return False  # each pass of a loop makes it anew
             if path in by_call and now.owner is None and is_rebound:
                 return False  # so does each call, from what the loops around it carry
-            if kept.has(now) or self._is_exempt(path) or self._is_time(now.value):
+            if kept.has(now) or self._named.is_exempt(path) or self._is_time(now.value):
                 return False
             if frame is not None or now.binding is None:
                 return True
@@ -343,31 +265,15 @@ class StepWatch:
             values.append(CarriedValue(now.path, f"{now.path} ({place})", False, "once"))
         return findings_of(values)
 
-    def _rebound(self, frames: Sequence[LoopFrame]) -> list[Finding]:
-        """The functions that the loop carries and has replaced since the last look: another step, another loss."""
-        values: list[CarriedValue] = []
-        for frame in frames:
-            for name, line in frame.carried.items():
-                try:
-                    function = frame.value_of(name)
-                except (LookupError, TypeError):
-                    continue
-                place = frame.frame.f_code, name
-                if not _is_function(function):
-                    continue
-                if self._functions.setdefault(place, function) == function or self._is_named(name):
-                    continue
-                self._functions[place] = function
-                if not self._is_exempt(name) and all(function is not item for item in self._exempt):
-                    self._named.add(name)
-                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "object"))
-        return findings_of(values)
-
     def _changed_ahead(self, search: Search, kept: Kept, until: float) -> list[Finding]:
         """What the functions of the data have changed since the last look. `search`: what the loop reaches."""
         values: list[CarriedValue] = []
         for reached in self._data_watch.changed(search, kept, until):
-            if self._is_named(reached.path) or self._is_exempt(reached.path) or self._is_time(reached.value):
+            if (
+                self._named.has_around(reached.path)
+                or self._named.is_exempt(reached.path)
+                or self._is_time(reached.value)
+            ):
                 continue
             self._named.add(reached.path)
             self._codes |= self._data_watch.codes
@@ -378,17 +284,8 @@ class StepWatch:
     def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
         made = {name for frame in frames for name in frame.made_in_loops - frame.carried.keys()}
         for path, array in search.unreadable.items():
-            if not (path in made or kept.has(array) or self._is_exempt(path)):
+            if not (path in made or kept.has(array) or self._named.is_exempt(path)):
                 self.unreadable[path] = None
-
-    def _is_named(self, path: str) -> bool:
-        return any(
-            path == name or path.startswith((f"{name}.", f"{name}[")) or name.startswith(f"{path}[")
-            for name in self._named
-        )
-
-    def _is_exempt(self, name: str) -> bool:
-        return bool({name, short_name(name), name.partition("[")[0]} & self._exempt_names)
 
     def _is_time(self, value: object) -> bool:
         return a_clock_showed(value, self._clocks_since)
@@ -405,9 +302,6 @@ class StepWatch:
         return None
 
 
-_NOTHING = object()
-
-
 def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:
     """The containers among what a call makes anew that hold plain values only, and little memory."""
     for name, value in frame.frame.f_locals.items():
@@ -415,24 +309,6 @@ def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:
             with contextlib.suppress(RuntimeError, LookupError, TypeError):
                 if all(isinstance(entry, digests.PLAIN) for _, entry in digests.entries_of(value)):
                     yield value
-
-
-def _is_function(value: Any) -> bool:
-    kinds = (types.FunctionType, types.MethodType, functools.partial)
-    return isinstance(value, kinds) or hasattr(type(value), "python_function")  # of a tf.function
-
-
-def _is_long(value: Any) -> bool:
-    """Whether a list or an array has several entries, as an order has."""
-    try:
-        return len(value) > 1
-    except TypeError:
-        return False
-
-
-def _is_carried_plainly(value: Any) -> bool:
-    """Whether a value is plain, a container or an array, so that run.state can hold it."""
-    return digests.is_plain(value) and not (digests.is_array(value) and is_parameter(value))
 
 
 def _unwatched_code() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What the first pass of a loop sets, and a restart sets otherwise, is named; what comes out the same is not."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,9 @@ def _attempt(begin: Callable[[Launch], None]) -> None:
 def killed(directory: Path, dies_at: int) -> None:
     with pytest.raises(Died):
         train(directory, dies_at, Normalizer(), Epochs())
+    for thread in threading.enumerate():
+        if thread.name == "stepkeeper-set-once":
+            thread.join(60)
 
 
 def test_what_the_first_batch_set_and_another_one_sets_otherwise_is_named_after_the_restart(

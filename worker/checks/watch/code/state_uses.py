@@ -1,6 +1,7 @@
 """What a script's source puts into `run.state`, and which of its entries the source takes from there."""
 
 import ast
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
@@ -47,29 +48,29 @@ def _put_by(statement: ast.stmt) -> Iterator[tuple[str, str | None]]:
             yield from ((name, None) for name in _names(value))
 
 
-def takes(tree: ast.AST, key: str) -> bool:
-    """Whether some code reads this entry, or may."""
+@functools.lru_cache(maxsize=256)
+def entries_taken(tree: ast.AST) -> Keys:
+    """The names of the entries that some code reads; None among them: it may read any."""
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    return any(
-        _takes(node, key, parents) for node in ast.walk(tree) if _is_state(node) and isinstance(node.ctx, ast.Load)
-    )
+    states = [node for node in ast.walk(tree) if _is_state(node) and isinstance(node.ctx, ast.Load)]
+    return frozenset(itertools.chain.from_iterable(_taken(node, parents) for node in states))
 
 
-def _takes(state: ast.AST, key: str, parents: Mapping[ast.AST, ast.AST]) -> bool:
+def _taken(state: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> tuple[str | None, ...]:
     around = parents.get(state)
     match around:
         case ast.Subscript(slice=entry, ctx=context) if around.value is state:
             is_read = isinstance(context, ast.Load) or isinstance(parents.get(around), ast.AugAssign)
-            return is_read and _constant(entry) in (key, None)
+            return (_constant(entry),) if is_read else ()
         case ast.Attribute(attr="update"):
-            return False
+            return ()
         case ast.Attribute(attr="get" | "pop" | "setdefault"):
             match parents.get(around):
-                case ast.Call(args=[ast.Constant(value=str(other)), *_]):
-                    return other == key
-        case ast.Compare(left=ast.Constant(value=str(other))):
-            return other == key
-    return True
+                case ast.Call(args=[ast.Constant(value=str(key)), *_]):
+                    return (key,)
+        case ast.Compare(left=ast.Constant(value=str(key))):
+            return (key,)
+    return (None,)
 
 
 def _constant(node: ast.expr) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker.checks.findings import Finding
-from worker.checks.watch.code.state_uses import names_put_into_state, takes
+from worker.checks.watch.code.state_uses import entries_taken, names_put_into_state
 from worker.checks.watch.script_objects import is_scripts
 from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
@@ -57,7 +57,7 @@ def test_what_a_statement_puts_there(line: str, put: dict[str, set[str | None]])
     ],
 )
 def test_what_takes_an_entry(line: str, is_taken: bool) -> None:
-    assert takes(ast.parse(line), "best") is is_taken
+    assert (not entries_taken(ast.parse(line)).isdisjoint(("best", None))) is is_taken
 
 
 BEGIN = """
