@@ -64,20 +64,21 @@ class Programs:
         leftovers = LeftoverProcesses()
         self.retirement = FleetRetirement(self.runners, self.gates, leftovers, services.listeners)
         self._takeover = Takeover(services, leftovers, self.gates, lambda: self.closing)
+        self._adoption_settled = asyncio.Event()
+        """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
         self.updating = Updating(
             config,
             read,
             services,
             self.runners,
             self._takeover,
+            self._adoption_settled,
             on_state_change=self._on_state_change,
             on_added=on_added,
         )
         """Brings a new configuration into use."""
         self._begun = False
         self._shown_from: float | None = None
-        self._adoption_settled = asyncio.Event()
-        """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
 
     def _on_state_change(self) -> None:
         self.gates.recheck_soon()

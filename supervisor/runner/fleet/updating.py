@@ -66,6 +66,8 @@ class Updating:
 
     `read` gives the configuration file's present content; it raises ConfigError. `on_added` is called with every
     program that comes into use, before it starts, `on_state_change` whenever one of them changes its state.
+    `adoption_settled`: set once all are taken up; before, one that came into use would be started beside a worker that
+    an earlier daemon left.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Updating:
         services: Services,
         runners: dict[str, Runner],
         takeover: Takeover,
+        adoption_settled: asyncio.Event,
         *,
         on_state_change: Callable[[], None],
         on_added: Callable[[Runner], None],
@@ -85,6 +88,7 @@ class Updating:
         self._services = services
         self._runners = runners
         self._takeover = takeover
+        self._adoption_settled = adoption_settled
         self._on_state_change = on_state_change
         self._on_added = on_added
         self._lock = asyncio.Lock()
@@ -152,6 +156,7 @@ class Updating:
         would lose steps, or a program that runs and could not be started again, is left as it is (refused), unless
         `discard`.
         """
+        await self._adoption_settled.wait()
         async with self._lock:
             configured, changes = self._configured, self.changes()
             before = self._groups()

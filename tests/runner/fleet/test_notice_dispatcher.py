@@ -180,6 +180,7 @@ async def test_program_added_by_an_update_gets_the_notice_that_holds(tmp_path: P
     notices, sink = await listen(runners, Provider())
     text, on_added = job("count", tmp_path, "autostart = false"), notices.post_current_notice
     made = programs(text, runners=runners, on_added=on_added)
+    await made.start_all()
     now = read_clocks()
     report(sink, raw := raw_notice(10.0), now=now)
     conf = tmp_path / "test.conf"

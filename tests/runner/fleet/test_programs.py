@@ -58,6 +58,21 @@ async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: 
     await asyncio.wait_for(leaving, PATIENCE_S)
 
 
+async def test_an_update_takes_a_program_into_use_only_once_all_are_taken_up(programs: Programs, tmp_path: Path):
+    """It would be taken up twice, and started beside a worker that an earlier daemon left."""
+    path = tmp_path / "test.conf"
+    path.write_text(path.read_text() + "[program:third]\ncommand=/bin/true\nautostart=false\n")
+    await programs.updating.reread()
+    updating = asyncio.create_task(programs.updating.update())
+    await stays_async(lambda: "third" not in programs.runners, "it waits", 0.1)
+
+    await programs.start_all()
+    (added,) = await asyncio.wait_for(updating, PATIENCE_S)
+
+    assert (added.name, added.action) == ("third", "added")
+    assert programs.runners["third"].takeover.is_startable
+
+
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
     assert programs.has_worker(os.getpid())
 
