@@ -1,4 +1,6 @@
-"""How much memory is left on the host, or under the control group that limits this process most; what it holds."""
+"""How much memory is left on the host, or under the control group that limits this process most; what it holds, and
+how many threads go through it.
+"""
 
 import os
 import resource
@@ -8,6 +10,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
+MAX_THREADS = 8  # on a large host; more than two were not measured
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -80,3 +83,8 @@ def _reclaimable(folder: Path, names: _Names) -> int:
         return 0
     pairs = (line.split() for line in lines)
     return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == names.cache and pair[1].isdecimal())
+
+
+def memory_threads() -> int:
+    """How many threads read or copy what lies in memory side by side: the processors that this process may use."""
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)

@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from supervisor.protocol.available_memory import memory_threads
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
 from supervisor.protocol.tensorbundle.entry import TensorEntry
 from supervisor.protocol.tensorbundle.verify import INDEX, OBJECT_GRAPH
 from worker.checkpoint.bundle_writer import data_name
 from worker.checkpoint.checkpoint_tensors import PlainState, SnapshotImpossible, plain_state
-from worker.devices.conditions import cores
 
 LEAST_BYTES = 16 << 20  # of data files: TensorFlow's own way takes little memory and time for less
 PIECE_BYTES = 16 << 20
-MAX_THREADS = 8  # on a large host; more than two were not measured
 
 _Memories = Mapping[str, Any]  # the bytes of each variable, as NumPy's array
 
@@ -64,7 +63,7 @@ def restore_in_place(
             work = _reads(filled, tensors, [_open(prefix, shard, shards, stack) for shard in range(shards)])
         else:
             work = _copies(filled, tensors, np.frombuffer(proven, np.uint8))
-        threads = stack.enter_context(ThreadPoolExecutor(min(cores(), MAX_THREADS), "stepkeeper-restore"))
+        threads = stack.enter_context(ThreadPoolExecutor(memory_threads(), "stepkeeper-restore"))
         for future in [threads.submit(part) for part in work]:
             future.result()
     for key, memory in copied.items():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.protocol import layout
+from supervisor.protocol.available_memory import memory_threads
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.memory_tier.layout import BundlePlace, NoCopy, WholeCopy, prove_newest
@@ -44,7 +45,7 @@ class MemoryCheckpoint:
         try:
             self.content = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
             """All of the file, which is what the data files of the folder are."""
-            self._copy = prove_newest(self.content, job, attempt)
+            self._copy = prove_newest(self.content, job, attempt, memory_threads())
         except BaseException:
             os.close(descriptor)
             raise

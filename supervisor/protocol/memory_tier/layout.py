@@ -6,9 +6,10 @@ The file (memfd_create(2)) has two halves of equal size. The worker writes its n
 older copy, so that one whole copy is there at any time after the first:
 
     between two steps    the half's trailer is overwritten with zeros, then the tensors are copied into the half
-    beside training      the other files of the checkpoint and the description follow, then all is hashed
-    last                 the trailer: which copy this is (they are counted), its lengths, the hash of all of it, and the
-                         hash of the trailer itself
+    beside training      the other files of the checkpoint and the description follow, then all is hashed, in pieces
+                         that several threads can prove side by side
+    last                 the trailer: which copy this is (they are counted), its lengths, the hash of the hashes of its
+                         pieces, and the hash of the trailer itself
 
 A worker may die at any moment. Before the trailer is written the half does not count, and the other one does. A trailer
 that is only half written does not have its own hash. What a dying process overwrote (a crash may come from memory that
@@ -22,9 +23,9 @@ written to the disk: a `Description` says which tensors lie where.
 """
 
 import contextlib
-import mmap
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -40,11 +41,12 @@ PAGE_BYTES = 4096  # what a copy and each part of it begin at a multiple of
 FORMAT = 1
 MAX_DESCRIPTION_BYTES = 256 << 20  # of a million tensors
 MAX_BYTES = 1 << 50
-HASHED_BYTES = 16 << 20  # at a time
+PIECE_BYTES = 16 << 20  # that have a hash of their own
 
 SOCKET_NAME = "stepkeeper-memory-"  # begin of the name of the abstract socket at which a worker gets the file
 
-_MAGIC = b"stepmem1"
+_MAGIC = b"stepmem2"
+_MAGIC_OF_ONE_HASH = b"stepmem1"  # of workers of an earlier version: one hash of all bytes
 _TRAILER = struct.Struct("<8sQQQ16s")  # magic, number of the copy, length of the parts, of the description, their hash
 _HASH_BYTES = 16
 _TRAILER_BYTES = _TRAILER.size + _HASH_BYTES
@@ -127,10 +129,12 @@ class Trailer:
     parts_bytes: int
     description_bytes: int
     hash: bytes
+    is_of_one_hash: bool = False
 
     def to_bytes(self) -> bytes:
         """As it lies in the last page of the half."""
-        content = _TRAILER.pack(_MAGIC, self.number, self.parts_bytes, self.description_bytes, self.hash)
+        magic = _MAGIC_OF_ONE_HASH if self.is_of_one_hash else _MAGIC
+        content = _TRAILER.pack(magic, self.number, self.parts_bytes, self.description_bytes, self.hash)
         return content + xxhash.xxh3_128_digest(content)
 
 
@@ -178,18 +182,22 @@ def read_trailer(half: memoryview) -> Trailer:
     if content == NO_TRAILER:
         raise NoCopy("it was not complete")
     magic, number, parts_bytes, description_bytes, parts_hash = _TRAILER.unpack(content[: _TRAILER.size])
-    if magic != _MAGIC or xxhash.xxh3_128_digest(content[: _TRAILER.size]) != content[_TRAILER.size :]:
+    if (
+        magic not in (_MAGIC, _MAGIC_OF_ONE_HASH)
+        or xxhash.xxh3_128_digest(content[: _TRAILER.size]) != content[_TRAILER.size :]
+    ):
         raise NoCopy("its trailer is damaged")
     if description_bytes > MAX_DESCRIPTION_BYTES or parts_bytes + description_bytes > trailer_at(len(half)):
         raise NoCopy("its trailer names more than there is")
-    return Trailer(number, parts_bytes, description_bytes, parts_hash)
+    return Trailer(number, parts_bytes, description_bytes, parts_hash, magic == _MAGIC_OF_ONE_HASH)
 
 
-def prove(half: memoryview) -> Description:
-    """The description of a whole copy: reads all of its bytes. Raises NoCopy."""
+def prove(half: memoryview, threads: int = 1) -> Description:
+    """The description of a whole copy: reads all of its bytes, with so many threads. Raises NoCopy."""
     trailer = read_trailer(half)
     begin, end = trailer.parts_bytes, trailer.parts_bytes + trailer.description_bytes
-    if _hash_of(half[:end]) != trailer.hash:
+    found = _one_hash_of(half[:end]) if trailer.is_of_one_hash else _hash_of(half[:end], threads)
+    if found != trailer.hash:
         raise NoCopy("its bytes do not have the hash in its trailer")
     try:
         body = parse_object(bytes(half[begin:end]))
@@ -216,13 +224,16 @@ def _begins_newest_first(memory: memoryview) -> list[int]:
     return [begin for _, begin in sorted(numbered, reverse=True)]
 
 
-def prove_newest(memory: memoryview, job: str, attempt: int) -> WholeCopy:
-    """The newest whole copy, which has to be of that attempt. Raises NoCopy if there is none."""
+def prove_newest(memory: memoryview, job: str, attempt: int, threads: int = 1) -> WholeCopy:
+    """The newest whole copy, which has to be of that attempt, proven with so many threads.
+
+    Raises NoCopy if there is none.
+    """
     reasons = []
     for begin in _begins_newest_first(memory):
         half = memory[begin : begin + len(memory) // 2]
         try:
-            description = prove(half)
+            description = prove(half, threads)
         except NoCopy as error:
             reasons.append(str(error))
             continue
@@ -232,12 +243,25 @@ def prove_newest(memory: memoryview, job: str, attempt: int) -> WholeCopy:
     raise NoCopy(f"no copy in memory is whole: {'; '.join(reasons) or 'none was complete'}")
 
 
-def _hash_of(content: memoryview | mmap.mmap) -> bytes:
+def _hash_of(content: memoryview, threads: int = 1) -> bytes:
+    pieces = _pieces_of(content)  # the interpreter's lock is free while one is hashed
+    if threads == 1 or len(pieces) == 1:
+        digests = list(map(xxhash.xxh3_128_digest, pieces))
+    else:
+        with ThreadPoolExecutor(min(threads, len(pieces)), "stepkeeper-proof") as pool:
+            digests = list(pool.map(xxhash.xxh3_128_digest, pieces))
+    return xxhash.xxh3_128_digest(b"".join(digests))
+
+
+def _one_hash_of(content: memoryview) -> bytes:
     digest = xxhash.xxh3_128()
-    view = memoryview(content)
-    for at in range(0, len(view), HASHED_BYTES):  # the interpreter's lock is free during each piece
-        digest.update(view[at : at + HASHED_BYTES])
+    for piece in _pieces_of(content):
+        digest.update(piece)
     return digest.digest()
+
+
+def _pieces_of(content: memoryview) -> list[memoryview]:
+    return [content[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)]
 
 
 def _require_sane(description: Description, parts_bytes: int) -> None:

@@ -1,6 +1,9 @@
 """Whenever a worker dies, and whatever is done to the memory that it leaves, what is proven is one step's state."""
 
+from dataclasses import replace
+
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,9 +105,57 @@ def test_what_is_no_copy_is_refused_in_words(content: bytes) -> None:
     assert proven(content) == []
 
 
-def forged(**changes: object) -> memoryview:
-    from dataclasses import replace
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_piece_of_a_large_copy_is_proven_whoever_reads_it(threads: int) -> None:
+    parts = 3 * layout.PIECE_BYTES
+    half = memoryview(bytearray(layout.half_bytes(parts + 3000)))
+    layout.seal(half, 1, parts, describe(1))
+    assert layout.prove(half, threads) == describe(1)
 
+    for at in range(layout.PIECE_BYTES // 2, parts, layout.PIECE_BYTES):
+        half[at] = 1
+        with pytest.raises(NoCopy, match="do not have the hash"):
+            layout.prove(half, threads)
+        half[at] = 0
+
+
+def test_pieces_that_changed_places_are_no_copy() -> None:
+    parts = 2 * layout.PIECE_BYTES
+    half = memoryview(bytearray(layout.half_bytes(parts + 3000)))
+    half[0] = 1
+    layout.seal(half, 1, parts, describe(1))
+    half[0], half[layout.PIECE_BYTES] = 0, 1
+
+    with pytest.raises(NoCopy, match="do not have the hash"):
+        layout.prove(half)
+
+
+def test_a_copy_of_an_earlier_version_is_proven_by_its_one_hash() -> None:
+    half = memoryview(bytearray(HALF))
+    half[:5700] = content_of(1)
+    layout.seal(half, 1, 5700, describe(1))
+    written = layout.read_trailer(half)
+    hashed = bytes(half[: written.parts_bytes + written.description_bytes])
+    trailer = replace(written, hash=xxhash.xxh3_128_digest(hashed), is_of_one_hash=True).to_bytes()
+    half[layout.trailer_at(HALF) :][: len(trailer)] = trailer
+    assert layout.prove(half) == describe(1)
+
+    half[0] ^= 1
+    assert proven(half.tobytes() + bytes(HALF)) == []
+
+
+def test_a_copy_of_a_later_version_is_said_to_be_that() -> None:
+    half = forged()
+    trailer = half[layout.trailer_at(HALF) :]
+    trailer[7] = ord("9")
+    content = trailer.tobytes()[: len(layout.NO_TRAILER) - 16]
+    trailer[len(content) : len(content) + 16] = xxhash.xxh3_128_digest(content)
+
+    with pytest.raises(NoCopy, match="another version of stepkeeper"):
+        layout.prove(half)
+
+
+def forged(**changes: object) -> memoryview:
     half = memoryview(bytearray(HALF))
     layout.seal(half, 1, 5700, replace(describe(1), **changes))
     return half
