@@ -182,11 +182,10 @@ def read_trailer(half: memoryview) -> Trailer:
     if content == NO_TRAILER:
         raise NoCopy("it was not complete")
     magic, number, parts_bytes, description_bytes, parts_hash = _TRAILER.unpack(content[: _TRAILER.size])
-    if (
-        magic not in (_MAGIC, _MAGIC_OF_ONE_HASH)
-        or xxhash.xxh3_128_digest(content[: _TRAILER.size]) != content[_TRAILER.size :]
-    ):
+    if xxhash.xxh3_128_digest(content[: _TRAILER.size]) != content[_TRAILER.size :]:
         raise NoCopy("its trailer is damaged")
+    if magic not in (_MAGIC, _MAGIC_OF_ONE_HASH):
+        raise NoCopy("its trailer is of another version of stepkeeper")
     if description_bytes > MAX_DESCRIPTION_BYTES or parts_bytes + description_bytes > trailer_at(len(half)):
         raise NoCopy("its trailer names more than there is")
     return Trailer(number, parts_bytes, description_bytes, parts_hash, magic == _MAGIC_OF_ONE_HASH)
