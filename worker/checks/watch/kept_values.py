@@ -29,7 +29,7 @@ from worker.checks.watch.standard_objects import NAMESPACES, content_of
 class Reached:
     """One value. `path`: its name; `binding`: the name that is bound to it directly, an attribute or a name of a module
     that code assigns, None for others. `owner`: the id of the object that has the attribute. `identity`: its own, 0 of
-    a plain value, which `value` is."""
+    a plain value, which `value` is. `is_numeric`: whether it is a number or an array, or holds nothing else."""
 
     path: str
     kind: str
@@ -38,6 +38,7 @@ class Reached:
     owner: int | None = None
     binding: str | None = None
     value: object = None
+    is_numeric: bool = False
 
 
 @dataclass(slots=True)

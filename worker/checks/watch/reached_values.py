@@ -6,6 +6,7 @@ objects. Imports no framework.
 
 import collections
 import functools
+import numbers
 import sys
 import time
 import types
@@ -38,6 +39,7 @@ class Search:
         self._kept = kept
         self._until = until
         self._seen: set[int] = set()
+        self._has_met_others = False  # than numbers and arrays, in the container that is looked at
         self._names: set[str] = set()  # of the roots
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
@@ -62,7 +64,8 @@ class Search:
             return
         if isinstance(value, digests.PLAIN):
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
-            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
+            is_numeric = kind == "value" and isinstance(value, numbers.Number)
+            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value, is_numeric)
             self.values.setdefault(path, plain)
             return
         identity = id(value)
@@ -76,9 +79,14 @@ class Search:
         self._alive.append(value)
         if digests.is_array(value):
             if not is_parameter(value):
-                self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
+                self._add(
+                    path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding, True
+                )
         elif isinstance(value, digests.CONTAINERS):
-            self._add(path, _kind_of_container(value), self._digest_container(path, value), identity, owner, binding)
+            self._has_met_others = False
+            digest = self._digest_container(path, value)
+            is_numeric = not self._has_met_others
+            self._add(path, _kind_of_container(value), digest, identity, owner, binding, is_numeric)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
         elif (tensors := digests.tensors_in(value)) is not None:
@@ -96,10 +104,17 @@ class Search:
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
 
     def _add(
-        self, path: str, kind: str, digest: int | None, identity: int, owner: int | None, binding: str | None
+        self,
+        path: str,
+        kind: str,
+        digest: int | None,
+        identity: int,
+        owner: int | None,
+        binding: str | None,
+        is_numeric: bool = False,
     ) -> None:
         if digest is not None:
-            self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding))
+            self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding, None, is_numeric))
 
     def _digest_container(self, path: str, container: Any, depth: int = 8, outer: str | None = None) -> int:
         """The digest of what is plain in a container; the objects in it wait for their turn. `outer`: the path of the
@@ -114,6 +129,7 @@ class Search:
         for key, entry in entries:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
+                self._has_met_others |= not isinstance(entry, numbers.Number)
                 continue
             if (function := _function_of(entry)) is not None:
                 parts.append(digests.digest_plain(function))
@@ -129,6 +145,7 @@ class Search:
                 self._alive.append(entry)
                 parts.append(self._digest_container(path + key, entry, depth - 1, outer or path))
             else:
+                self._has_met_others = True
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
 

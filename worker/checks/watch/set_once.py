@@ -3,12 +3,12 @@
 They do not change from one step boundary to the next, so comparing those tells nothing of them: a restart sets them in
 its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
 the same, a flag or a table, and nobody wants to hear of these. So a job's directory keeps what they were, and the first
-steps after a restart compare: what differs is named.
+steps after a restart compare: what differs is named. Numbers, arrays and containers of these are compared: texts name
+files, hosts and times, and differ without an effect.
 """
 
 import contextlib
 import json
-import numbers
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -35,18 +35,21 @@ class SetOnce:
         self._digests: dict[str, int] = {}
 
     def begin(self, values: Values) -> None:
-        """What there is before the first pass."""
-        self._before = values
+        """What there is before the first pass, or, called again, behind its head."""
+        self._before = {**values, **(self._before or {})}
 
     def first(self, values: Values, is_lost: IsLost) -> None:
         """What there is at the end of the first pass."""
         before, self._before = self._before or {}, None
-        attributes = {(reached.owner, reached.binding): reached for reached in before.values()}
-        owners = {owner for owner, _ in attributes}
+        # another name may lead to an attribute by now; of the loop's own names its code tells which are new
+        attributes = {(was.owner, was.binding): was for was in before.values() if was.owner is not None}
+        owners = {was.owner for was in attributes.values()}
         for path, now in values.items():
-            was = before.get(path) or attributes.get((now.owner, now.binding))  # another name may lead to it by now
+            was = before.get(path)
+            if was is None and now.owner is not None:
+                was = attributes.get((now.owner, now.binding))
             is_new = now.owner in owners if was is None else was.digest != now.digest
-            if is_new and _is_comparable(now) and now.binding is not None and is_lost(now, was):
+            if is_new and now.is_numeric and is_lost(now, was):
                 self._digests[path] = now.digest
 
     def later(self, values: Values, is_lost: IsLost) -> None:
@@ -68,11 +71,6 @@ class SetOnce:
             for path, digest in self._recorded.items()
             if (now := values.get(path)) is not None and now.digest != digest and is_lost(now, now)
         ]
-
-
-def _is_comparable(reached: Reached) -> bool:
-    """Whether it is a number or an array: texts name files, hosts and times, and differ without an effect."""
-    return reached.kind == "array" or (reached.kind == "value" and isinstance(reached.value, numbers.Number))
 
 
 def read_set_once(directory: Path) -> dict[str, int]:

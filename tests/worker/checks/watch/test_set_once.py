@@ -72,16 +72,20 @@ def killed(directory: Path, dies_at: int) -> None:
 def test_what_the_first_batch_set_and_another_one_sets_otherwise_is_named_after_the_restart(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    killed(tmp_path / "job", 4)
+    killed(tmp_path / "job", 6)
     assert "cannot resume exactly" not in capfd.readouterr().err
-    assert read_set_once(tmp_path / "job").keys() == {"normalizer.mean", "normalizer.weights"}
+    assert read_set_once(tmp_path / "job").keys() == {
+        "normalizer.mean", "normalizer.weights", "epochs.warm", "epochs.begun",
+    }  # fmt: skip
 
     train(tmp_path / "job", -1, Normalizer(), Epochs())
 
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
     assert "normalizer.mean (test_set_once.py:" in said
-    assert "sets it, now to something else than before the restart" in said
+    assert "sets them, now to something else than before the restart" in said
+    assert "epochs.warm (test_set_once.py:" in said
     assert "weights" not in said
+    assert "begun" not in said
 
 
 def test_what_is_set_to_the_same_again_is_not_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -100,11 +104,12 @@ def test_what_an_earlier_training_has_recorded_is_not_compared_with_a_new_one(tm
 
     train(tmp_path, 20, normalizer, Epochs())
 
-    assert read_set_once(tmp_path) == {}
+    assert read_set_once(tmp_path).keys() == {"epochs.warm", "epochs.begun"}
 
 
-def reached(path: str, digest: int, kind: str = "value", owner: int = 1, value: object = 0.5) -> Reached:
-    return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2], value)
+def reached(path: str, digest: int, owner: int | None = 1, *, is_numeric: bool = True) -> Reached:
+    binding = path.rpartition(".")[2] if owner is not None else None
+    return Reached(path, "value", digest, 0, owner, binding, None, is_numeric)
 
 
 def seen(*values: Reached) -> dict[str, Reached]:
@@ -117,8 +122,8 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
     now = seen(
         reached("a.same", 1), reached("self.same", 1), reached("a.set", 2), reached("a.anew", 2),
         reached("a.then_changed", 2),
-        reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("a.list", 3, kind="container"),
-        reached("a.text", 3, value="run of today"),
+        reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("new_name", 3, owner=None),
+        reached("a.text", 3, is_numeric=False),
     )  # fmt: skip
     once.first(now, lambda value, before: True)
     assert once.digests == {"a.set": 2, "a.then_changed": 2, "a.anew": 2, "a.new": 3}
