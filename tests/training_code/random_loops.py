@@ -4,7 +4,10 @@ A script carries one to three values from step to step. Each has a kind (where a
 at which it changes, and a way in which training depends on it; it is in run.state, or nobody keeps it. Whatever comes
 out: after kills training ends with the same bits, or the worker has named what a restart loses.
 
-`python -m tests.training_code.random_loops SEED` prints a script.
+Beside the kinds that every script may have, one of TensorFlow has others: variables, metrics, optimizers, iterators of
+datasets.
+
+`python -m tests.training_code.random_loops SEED [tensorflow]` prints a script.
 """
 
 import random
@@ -28,12 +31,12 @@ class Kind:
     read: str
 
 
-def _kinds() -> tuple[Kind, ...]:
-    with Path(__file__).with_name("random_kinds.toml").open("rb") as file:
+def _kinds(file_name: str) -> tuple[Kind, ...]:
+    with Path(__file__).with_name(file_name).open("rb") as file:
         return tuple(Kind(**kind) for kind in tomllib.load(file)["kind"])
 
 
-KINDS = _kinds()
+KINDS = _kinds("random_kinds.toml")
 KEPT = (
     Kind("kept number", "", "run.state['NAME'] += 1", "run.state['NAME']"),
     Kind("kept list", "", "run.state['NAME'].append(SEEN)", "len(run.state['NAME'])"),
@@ -45,21 +48,37 @@ WHEN = (
     "if True:", "if run.step % 2 == 0:", "if run.step % 3 == 1:", "if epoch >= 1:", "if epoch == 0:",
     "if run.step >= 7:", "if run.step == 4:",
 )  # fmt: skip
-USES = (
-    "model.w += 0.01 * float(READ)",
-    "model.w *= 1 + 1e-3 * (int(READ * 8) % 5)",
-    "if int(READ) % 3 == 0:\n    model.w += 0.125",
-    "model.w[int(READ) % 3] += 0.25",
-    "rate = 0.1 / (1 + abs(float(READ)))",
-)
 PLACES = ("head", "step", "step", "step", "tail")
 
-HEADER = """\
+IMPORTS = """\
 import array, collections, contextvars, dataclasses, datetime, decimal, enum, fractions, functools, heapq, io, itertools
 import os, queue, random, threading, types, weakref
 
 import numpy as np
+"""
 
+
+@dataclass(frozen=True)
+class Flavour:
+    """What a script is written with. `begin`: how it begins; `run`: the run, of the initial `STATE`; `trains`: lines
+    that train with `rate` and end the step; `shows`: prints the result; `uses`: how training may depend on a value."""
+
+    begin: str
+    run: str
+    trains: tuple[str, ...]
+    shows: str
+    uses: tuple[str, ...]
+    own_kinds: tuple[Kind, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Those that every script may have, as far as it has what they name."""
+        return tuple(kind for kind in KINDS if "model." not in kind.changed or "model = " in self.begin)
+
+
+NUMPY = Flavour(
+    IMPORTS
+    + """
 from worker.files import FilesRun, prepare
 
 prepare(5)
@@ -82,7 +101,77 @@ class Model:
 
 
 model = Model()
-"""
+""",
+    "FilesRun(model, directory='checkpoints', state=STATE)",
+    (
+        "model.w = model.w * (1 - rate) + rate * x[i]",
+        "loss = float(np.abs(model.w).sum())",
+        "run.step_done(loss=loss)",
+    ),
+    "print(model.w.tobytes().hex())",
+    (
+        "model.w += 0.01 * float(READ)",
+        "model.w *= 1 + 1e-3 * (int(READ * 8) % 5)",
+        "if int(READ) % 3 == 0:\n    model.w += 0.125",
+        "model.w[int(READ) % 3] += 0.25",
+        "rate = 0.1 / (1 + abs(float(READ)))",
+    ),
+)
+TENSORFLOW = Flavour(
+    IMPORTS
+    + """import tensorflow as tf
+
+import worker
+
+strategy = worker.strategy("one-device")
+tf.keras.utils.set_random_seed(5)
+x = np.random.randn(BATCHES, 3).astype("float32")
+data = tf.data.Dataset.from_tensor_slices(x).batch(1)
+with strategy.scope():
+    net = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(4), tf.keras.layers.Dense(3)])
+    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.5)
+    optimizer.build(net.trainable_variables)
+bias = net.layers[-1].bias
+checkpoint = tf.train.Checkpoint(model=net, optimizer=optimizer)
+
+
+class Meter(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+
+class Decay(tf.keras.optimizers.schedules.LearningRateSchedule):
+    factor = 1.0
+
+    def __call__(self, step):
+        return 0.1 * self.factor
+
+
+class Scale(tf.keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.factor = 1.0
+
+    def call(self, inputs):
+        return inputs * self.factor
+""",
+    "worker.Run(checkpoint, strategy=strategy, directory='checkpoints', state=STATE)",
+    (
+        "with tf.GradientTape() as tape:",
+        "    loss = rate * tf.reduce_mean(tf.square(net(x[i : i + 1]) - 1.0))",
+        "optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))",
+        "run.step_done(loss=loss)",
+    ),
+    "print(bias.numpy().tobytes().hex())",
+    (
+        "bias.assign_add(tf.fill([3], 0.01 * float(READ)))",
+        "if int(READ) % 3 == 0:\n    bias.assign_add([0.125, 0.0, 0.0])",
+        "rate = 0.1 / (1 + abs(float(READ)))",
+    ),
+    _kinds("random_kinds_tensorflow.toml"),
+)
+OWN_SHARE = 0.8  # of the kinds are the flavour's, if it has any
 
 
 @dataclass(frozen=True)
@@ -93,31 +182,36 @@ class Script:
     kinds: tuple[str, ...]
 
 
-def generate(seed: int) -> Script:
+def generate(seed: int, flavour: Flavour = NUMPY) -> Script:
     """The script of a seed."""
     chance = random.Random(seed)
     shape = chance.choice(("module", "module", "function", "method"))
     declared, parts, state, names = [], {"head": [], "step": [], "tail": []}, {}, []
     for number in range(chance.choice((1, 1, 1, 2, 3))):
         name = f"carried_{number}"
-        kind = chance.choice(KEPT) if chance.random() < 0.15 else chance.choice(KINDS)
+        kind = chance.choice(KEPT) if chance.random() < 0.15 else chance.choice(_some_kinds(chance, flavour))
         names.append(kind.name)
         if kind in KEPT:
             state[name] = INITIAL[kind.name]
         declared += [part.replace("NAME", name) for part in (kind.declared,) if part]
         change = f"{chance.choice(WHEN)}\n{textwrap.indent(kind.changed, '    ')}".replace("SEEN", SEEN)
-        use = chance.choice(USES).replace("READ", kind.read)
+        use = chance.choice(flavour.uses).replace("READ", kind.read)
         is_attribute = shape == "method" and f"\n{name} =" in "\n" + "\n".join(declared)
         here = f"self.{name}" if is_attribute else name
         parts[chance.choice(PLACES)].append(_named(change, name, here))
         parts["step"].append(_named(use, name, here))
     chance.shuffle(parts["step"])
-    body = "\n".join(_loop(chance, parts))
+    body = "\n".join(_loop(chance, parts, flavour))
     kept = "{" + ", ".join(f"{name!r}: {initial}" for name, initial in state.items()) + "}"
     made = "\n".join(declared) + "\n"
     if shape == "function" and "global " in made:
         shape = "module"
-    return Script(HEADER.replace("BATCHES", str(BATCHES)) + _SHAPES[shape](made, _with(kept, body)), tuple(names))
+    loop = f"with {flavour.run.replace('STATE', kept)} as run:\n{textwrap.indent(body, '    ')}\n{flavour.shows}\n"
+    return Script(flavour.begin.replace("BATCHES", str(BATCHES)) + _SHAPES[shape](made, loop), tuple(names))
+
+
+def _some_kinds(chance: random.Random, flavour: Flavour) -> tuple[Kind, ...]:
+    return flavour.own_kinds if flavour.own_kinds and chance.random() < OWN_SHARE else flavour.kinds
 
 
 def _named(code: str, name: str, here: str) -> str:
@@ -145,19 +239,8 @@ def _as_method(made: str, loop: str) -> str:
 _SHAPES = {"module": _as_module, "function": _as_function, "method": _as_method}
 
 
-def _with(kept: str, body: str) -> str:
-    inner = textwrap.indent(body, "    ")
-    run = f"FilesRun(model, directory='checkpoints', state={kept})"
-    return f"with {run} as run:\n{inner}\nprint(model.w.tobytes().hex())\n"
-
-
-def _loop(chance: random.Random, parts: dict[str, list[str]]) -> list[str]:
-    step = [
-        *parts["step"],
-        "model.w = model.w * (1 - rate) + rate * x[i]",
-        "loss = float(np.abs(model.w).sum())",
-        "run.step_done(loss=loss)",
-    ]
+def _loop(chance: random.Random, parts: dict[str, list[str]], flavour: Flavour) -> list[str]:
+    step = [*parts["step"], *flavour.trains]
     if chance.random() < 0.2 and len(parts["step"]) > 1:  # the code behind a step belongs to it
         step = [*step[1:], step[0]]
     lines = [f"for epoch in run.epochs({EPOCHS}):"]
@@ -169,4 +252,4 @@ def _loop(chance: random.Random, parts: dict[str, list[str]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(generate(int(sys.argv[1])).text)
+    print(generate(int(sys.argv[1]), TENSORFLOW if sys.argv[2:] else NUMPY).text)

@@ -7,6 +7,7 @@ error, the rest is named: at the first step, or later once it is seen.
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -42,6 +43,7 @@ class CheckedLoop(IndexLoops):
         self._is_checked = False  # the first step was looked at
         self._has_recorded = False  # what the first pass has set
         self._made_in_epoch: list[Finding] = []  # of the data
+        self._in_head: list[Finding] = []  # of an epoch, that a restart has done again
         self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
         self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
         self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state)
@@ -54,7 +56,8 @@ class CheckedLoop(IndexLoops):
         if not checks.has_begun_pass:
             self._begin_watch(None)
         values = checks.watch_values(self.step, self._position.epoch, frame, head_draws=self._head.draws)
-        return [*self._in_run_head, *self._made_in_epoch, *loops, *values]
+        self._note_head_values()
+        return [*self._in_run_head, *self._in_head, *self._made_in_epoch, *loops, *values]
 
     def _begin_watch(self, frame: FrameType | None) -> None:
         """The first pass of the script's loop begins in `frame`, or somewhere if that is None."""
@@ -66,13 +69,18 @@ class CheckedLoop(IndexLoops):
             self._begin_watch(sys._getframe(1))
 
     def _end_head(self) -> None:
+        is_again = self._resumed_within
         super()._end_head()
         if not self._is_checked and self._loop_checks.was_entered:
-            self._begin_watch(sys._getframe(1))
+            frame = sys._getframe(1)
+            self._begin_watch(frame)
+            if is_again and self._body is not None and self._body.epoch == self._position.epoch:
+                self._in_head = self._loop_checks.head_otherwise(frame, self._body.made)
 
     def _recorded(self) -> dict[str, int]:
         """What the first pass has set in the processes before."""
-        return {} if self.step == 0 or self._directory is None else read_set_once(self._directory)
+        is_new = self.step == 0 and not self._resumed_within
+        return {} if is_new or self._directory is None else read_set_once(self._directory)
 
     def _record_set_once(self) -> None:
         """Keeps for later processes what the first pass has set."""
@@ -98,10 +106,18 @@ class CheckedLoop(IndexLoops):
     def _report_changed_values(self, frame: FrameType | None) -> None:
         """Names what changed since the last look and no checkpoint holds."""
         self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
+        self._note_head_values()
         if not self._has_recorded and self._loop_checks.set_once is not None:
             self._record_set_once()
         while self._loop_checks.remarks:
             self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))
+
+    def _note_head_values(self) -> None:
+        """Has checkpoints know what the head of this epoch has made."""
+        if self._body is not None and self._body.epoch == self._position.epoch:
+            made = self._loop_checks.made_in_head
+            if made != self._body.made:
+                self._body = replace(self._body, made=dict(made))
 
     def _keep(self, kept: Kept) -> None:
         """Adds what this run's checkpoints hold, besides `run.state`."""

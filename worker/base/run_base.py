@@ -71,6 +71,7 @@ class RunBase(ReplayableLoop):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._is_open = False
+        self._leave_head()
         try:
             if error is None:
                 if self._replays is not None:

@@ -54,7 +54,7 @@ from worker.state import extra_state
 from worker.state.plain_values import NotSaveable
 from worker.state.replica_values import replica_copies
 from worker.state.script_conditions import Plain
-from worker.state.state_file import Position, TrainingState
+from worker.state.state_file import EpochBody, Position, TrainingState
 
 PREPARED_BYTES = 64 << 20  # a smaller copy takes some ten milliseconds into new memory
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
@@ -62,13 +62,14 @@ _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node
 
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
-    """What the loop knows at a step boundary. `passes`: what `PassLog` has to know."""
+    """What the loop knows at a step boundary. `passes`: what `PassLog` has to know. `body`: of the position's epoch."""
 
     step: int
     position: Position
     metrics: Mapping[str, float]
     replica_metrics: Mapping[str, tuple[float, ...]]
     passes: Mapping[str, Any] = field(default_factory=dict)
+    body: EpochBody | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class TensorFlowWriter:
             copies_of=self._copies_of,
             passes=boundary.passes,
             script=self._script(),
+            body=boundary.body,
         )
 
     def copy_to_memory(self, boundary: StepBoundary, room: CopyRoom) -> Callable[[], Description]:

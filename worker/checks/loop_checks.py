@@ -222,6 +222,18 @@ class LoopChecks:
         """Whether the first pass is known to have begun."""
         return self._new_watch is not None
 
+    def head_otherwise(self, frame: FrameType | None, recorded: Mapping[str, int]) -> list[Finding]:
+        """As `StepWatch.head_otherwise`."""
+        try:
+            return [] if self._new_watch is None else self._new_watch.head_otherwise(frame, recorded)
+        except Exception:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            return []
+
+    @property
+    def made_in_head(self) -> Mapping[str, int]:
+        """Digests of what the head of the present epoch has made for its batches, by name."""
+        return {} if self._watch is None else self._watch.made_in_head
+
     @property
     def set_once(self) -> dict[str, int] | None:
         """What the first pass has set and no later one has changed; None as long as nobody knows."""

@@ -29,8 +29,9 @@ from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import SEED_NAME
 
 _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
+_UNNAMED = (*_TABLES, tf.queue.QueueBase)
 _STATE = (
-    tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *_TABLES,
+    tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *_UNNAMED,
     *GENERATORS,
 )  # fmt: skip
 """What the search ends at."""
@@ -74,7 +75,7 @@ def _saved_identities(tracked: tf.train.Checkpoint) -> set[int]:
 def _display_name(item: Any) -> str:
     if isinstance(item, tf.keras.random.SeedGenerator):
         return f"Keras SeedGenerator {item.name}"
-    if isinstance(item, _TABLES):
+    if isinstance(item, _UNNAMED):
         return type(item).__name__
     if isinstance(item, tf.random.Generator | np.random.Generator | np.random.RandomState | random.Random):
         return f"{class_module(type(item)).partition('.')[0]} {type(item).__name__}"

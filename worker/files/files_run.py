@@ -47,7 +47,7 @@ from worker.state.script_conditions import (
     parse_record,
     seeds_of_generators,
 )
-from worker.state.state_file import Position
+from worker.state.state_file import Position, parse_body
 from worker.state.value_restorer import NotRestorable
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]
@@ -248,8 +248,9 @@ class FilesRun(RunBase):
 
     def _step_boundary(self) -> FilesBoundary:
         data = self._data_before if self._data is None else self._data
+        script = self._script.to_json()
         return FilesBoundary(
-            self.step, self._position, self._metrics, self.state, self._own_generators, self._script.to_json(), data
+            self.step, self._position, self._metrics, self.state, self._own_generators, script, data, self._body
         )
 
     def _check_complete(self, frame: FrameType) -> None:
@@ -293,7 +294,8 @@ class FilesRun(RunBase):
             random_generators.write(saved["generators"], self._own_generators)
             run_state.restore_from(path, self.state)
             self.step = saved["step"]
-            self._continue_at(Position(saved["epoch"], saved["batch"], saved["examples"], begun=saved["begun"]))
+            position = Position(saved["epoch"], saved["batch"], saved["examples"], begun=saved["begun"])
+            self._continue_at(position, parse_body(saved.get("body")))
             self._metrics = saved["metrics"]
             self._data_before = dict(saved.get("data", {}))
             self._script.compare(parse_record(saved.get("script")), self._read_script(), self.step)

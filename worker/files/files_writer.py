@@ -28,7 +28,7 @@ from worker.state import random_generators, run_state
 from worker.state.plain_values import NotSaveable
 from worker.state.run_state import RunState
 from worker.state.script_conditions import Plain
-from worker.state.state_file import Position
+from worker.state.state_file import EpochBody, Position
 
 FORMAT = 1
 PROBE_BYTES = 1 << 20  # what a disk has room for if it refused a write for another reason
@@ -78,7 +78,8 @@ class Copying(Protocol):
 class FilesBoundary:
     """What the loop knows at a step boundary. `state`: the Python values of the loop; `generators`: the script's.
 
-    `script`: what `ScriptConditions` records; `data`: a description of what the run reads.
+    `script`: what `ScriptConditions` records; `data`: a description of what the run reads; `body`: of the position's
+    epoch.
     """
 
     step: int
@@ -88,6 +89,7 @@ class FilesBoundary:
     generators: tuple[Any, ...] = ()
     script: Mapping[str, Plain] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    body: EpochBody | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class FilesWriter:
         state = {
             "format": FORMAT, "kind": type(self._files).__name__, "step": boundary.step,
             "epoch": boundary.position.epoch, "batch": boundary.position.batch, "examples": boundary.position.examples,
-            "begun": boundary.position.begun, "metrics": dict(boundary.metrics),
+            "begun": boundary.position.begun, "body": None if boundary.body is None else boundary.body.to_json(),
+            "metrics": dict(boundary.metrics),
             "generators": random_generators.read(boundary.generators), "script": dict(boundary.script),
             "data": dict(boundary.data),
         }  # fmt: skip

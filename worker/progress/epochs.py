@@ -7,7 +7,8 @@ that step, and goes on. The body ends when `epochs` resumes, at the next `batche
 have ended, or with the run.
 
 A restart in the middle of an epoch runs the head of the body again too, what stands before the loop over the batches.
-What the head changes of the saved state is put back before the first batch (`_copy_saved_state`).
+There `step` is what it was when the body began. What the head changes of the saved state is put back before the first
+batch (`_copy_saved_state`).
 
 Code behind `step_done` in the body of a loop over `batches`, `range` or `order` belongs to its step: where there is
 some, the step is saved when the loop takes the next batch, and not before. A death in that code repeats the step.
@@ -28,7 +29,7 @@ from worker.checks.pulls import Pulls
 from worker.progress.epoch_heads import EpochHead
 from worker.state import random_generators
 from worker.state.run_state import RunState
-from worker.state.state_file import Position
+from worker.state.state_file import EpochBody, Position
 
 Batch = Any
 """What the loop trains on in one step, whatever the framework calls it."""
@@ -54,12 +55,14 @@ class EpochLoop:
         self._last_epoch: int | None = None  # of `epochs`
         self._broke_off = False  # a `break` ended `epochs`
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
+        self._step_behind_head: int | None = None  # the step of the state, while a restart does a head again
         self._put_back: Callable[[], None] | None = None
         self._put_back_generators: Callable[[], None] | None = None  # as the restored checkpoint has them
         self._head = EpochHead(self._digest_generators, self._read_seed_sequence)
         self._reads_epoch = False  # the script asked where to begin
         self._reading: str | None = None  # the method over which a loop is open, such as "run.batches"
         self._readings = 0  # how many times such a loop was begun
+        self._body: EpochBody | None = None  # that runs, or ran last
         self._consumed: Position | None = None  # behind what it has handed out, whose step is not done
         self._body_step = False  # this body has made a step without a batch, which is saved at its end
         self._boundary_waits = False  # for the end of the pass of the loop that made the newest step
@@ -250,9 +253,9 @@ class EpochLoop:
     def _is_within_epoch(self) -> bool:
         return self._position.batch > 0 or self._position.begun
 
-    def _continue_at(self, position: Position) -> None:
-        """Training continues at the position of the restored checkpoint."""
-        self._position = position
+    def _continue_at(self, position: Position, body: EpochBody | None) -> None:
+        """Training continues at the position of the restored checkpoint, in the body of an epoch that began so."""
+        self._position, self._body = position, body
         self._put_back_generators = self._copy_generators()
         self._resumed_within = self._is_within_epoch
 
@@ -261,17 +264,28 @@ class EpochLoop:
 
         `asks`: where the script asks for the epoch, without `epochs`.
         """
+        is_first = self.step == 0
         if self._resumed_within and self._put_back is None:
             self._put_back = self._copy_saved_state()
-        self._head.begin(asks, is_first=self.step == 0)
+            if self._body is not None and self._body.epoch == self._position.epoch:
+                self._step_behind_head, self.step = self.step, self._body.step
+        self._head.begin(asks, is_first=is_first)
 
     def _end_head(self) -> None:
         """The head of an epoch's body is done: its batches follow."""
+        self._leave_head()
         put_back, self._put_back, self._resumed_within = self._put_back, None, False
         if put_back is not None:
             put_back()
         if self._position.batch == 0:
+            if self._body is None or self._body.epoch != self._position.epoch:
+                self._body = EpochBody(self._position.epoch, self.step)
             self._position = replace(self._position, begun=True)
+
+    def _leave_head(self) -> None:
+        """From now on `step` is what the state is of, also where a restart has begun to do a head again."""
+        if self._step_behind_head is not None:
+            self.step, self._step_behind_head = self._step_behind_head, None
 
     def _end_epoch(self) -> None:
         """The body of the epoch is done."""

@@ -118,7 +118,7 @@ class Run(TrackedRun):
         if restored is not None:
             self._run_data.restore_passes(restored.passes)
             self.step, self._metrics = restored.step, restored.metrics
-            self._continue_at(restored.position)
+            self._continue_at(restored.position, restored.body)
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
         self._begin()
@@ -233,7 +233,7 @@ class Run(TrackedRun):
         self._check_divergence()
         means, replicas = metric_values(self._metrics), replica_metrics(self._metrics)
         position = replace(self._position, ended=self._data_ended)
-        return StepBoundary(self.step, position, means, replicas, self._run_data.passes.to_json())
+        return StepBoundary(self.step, position, means, replicas, self._run_data.passes.to_json(), self._body)
 
     @property
     def _rows(self) -> int | None:

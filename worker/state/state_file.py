@@ -34,13 +34,39 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochBody:
+    """How the body of an epoch began. `step`: how many steps were done then. `made`: digests of numbers and arrays that
+    its head, which stands before its batches, made for them, by name."""
+
+    epoch: int
+    step: int
+    made: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in `state.json`."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "made": {name: f"{digest:x}" for name, digest in self.made.items()},
+        }
+
+
+def parse_body(content: Any) -> EpochBody | None:
+    """Of what `to_json` gives; None for what an earlier version has written. Raises ValueError, KeyError, TypeError."""
+    if content is None:
+        return None
+    made = {str(name): int(digest, 16) for name, digest in content["made"].items()}
+    return EpochBody(int(content["epoch"]), int(content["step"]), made)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingState:
     """The content of `state.json`, captured between two steps.
 
     `seeds` and `generators` are what `extra_state` reads. `replica_metrics`: each replica's value of a metric that the
     script gave per replica. `replicas`: their number, over all processes. `copies`: the number of per-replica tensors
     of the process that wrote the checkpoint; `copies_of`: how many of them each variable has (empty: as many each).
-    `passes`: what `PassLog` has to know. `script`: what `ScriptConditions` records.
+    `passes`: what `PassLog` has to know. `script`: what `ScriptConditions` records. `body`: of the position's epoch.
     """
 
     step: int
@@ -54,11 +80,13 @@ class TrainingState:
     copies_of: tuple[int, ...] = ()
     passes: Mapping[str, Any] = field(default_factory=dict)
     script: Mapping[str, Any] = field(default_factory=dict)
+    body: EpochBody | None = None
 
     def to_bytes(self) -> bytes:
         """The file's content. Values that are not finite become null, because JSON can't hold them."""
         body = asdict(self) | {
             "format": FORMAT,
+            "body": None if self.body is None else self.body.to_json(),
             "position": {name: value for name, value in asdict(self.position).items() if name != "share"},
             "replica_metrics": {
                 name: [value if math.isfinite(value) else None for value in values]
@@ -95,4 +123,5 @@ def parse_state(content: bytes) -> TrainingState:
         copies_of=tuple(body.get("copies_of", ())),
         passes=body["passes"],
         script=parse_record(body.get("script")),
+        body=parse_body(body.get("body")),
     )

@@ -156,6 +156,10 @@ def test_table_that_steps_may_change_is_named_unless_it_is_tracked_or_a_layers_v
     assert named(tf.train.Checkpoint(counts=table), counts=table, lookup=layer) == ()
 
 
+def test_queue_of_tensorflow_is_named() -> None:
+    assert named(tf.train.Checkpoint(), waiting=tf.queue.FIFOQueue(3, [tf.int64])) == ("FIFOQueue (reached as held)",)
+
+
 def test_exempt_object_and_what_it_refers_to_are_not_named() -> None:
     teacher = training.build(tf.distribute.get_strategy()).model
     alias = teacher.layers[0]

@@ -114,6 +114,16 @@ def episodes_until_solved(trainer: Trainer) -> None:
             break
 
 
+def head_of_the_step(trainer: Trainer) -> None:
+    for _ in trainer.run.epochs(3):
+        rate = trainer.run.step
+        trainer.passes()
+        for number in trainer.run.range(3):
+            trainer.steps([rate, trainer.run.step, number])
+        trainer.does([rate, "tail", trainer.run.step])
+        trainer.passes()
+
+
 def first_of_each_epoch(trainer: Trainer) -> None:
     for _ in trainer.run.epochs(3):
         trainer.steps(next(trainer.run.range(7, 9)))
@@ -147,7 +157,7 @@ def code_behind_the_step_and_a_break(trainer: Trainer) -> None:
 EXACT: list[Script] = [
     ranges_in_epochs, permutations_in_epochs, slices_of_a_list, whole_epochs, batches_and_one_step_behind, accumulated,
     one_range, one_order, while_epochs, range_of_epochs, numbered_batches, stopped_early, episodes_until_solved,
-    first_of_each_epoch, code_behind_the_step,
+    first_of_each_epoch, code_behind_the_step, head_of_the_step,
 ]  # fmt: skip
 
 

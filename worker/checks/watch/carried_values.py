@@ -16,6 +16,12 @@ _REMEDIES = {
         "the first pass of the loop sets {it}, now to something else than before the restart: keep {one} in run.state, "
         "or make {it} from what each start has, before the loop, or give the name to leave_out= if it may differ"
     ),
+    "head": (
+        "the head of the epoch makes {it} from what training changes, so in the middle of the epoch it came out "
+        'otherwise than at its begin: keep {one} in run.state, as in run.state["{name}"] = ..., and read {it} from '
+        "there behind the head, as what a restart finds in the checkpoint comes before what the head does again; or "
+        "give the name to leave_out= if it may differ"
+    ),
     "iterator": (
         "no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
         "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "

@@ -16,6 +16,7 @@ import numpy as np
 
 from worker.checks.reachability import closure_of, globals_of, is_installed_file
 from worker.checks.watch.digests import PLAIN
+from worker.checks.watch.replaced_objects import is_object
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
@@ -160,8 +161,12 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
     yield from _attributes_of(path, value, own)
     for name, setting in attributes.items():
         public = name.removeprefix("_")
-        if name in known and public in settings and isinstance(setting, bool | int | float | str):
+        if name not in known or public not in settings:
+            continue
+        if isinstance(setting, bool | int | float | str):
             yield f"{path}.{public}", setting, id(value), Setting(public)
+        elif is_object(setting):  # a schedule, a regularizer
+            yield f"{path}.{public}", setting, None, None
     if framework == "torch":
         held = held_attributes(value)
         modules = held.get("_modules")

@@ -39,6 +39,7 @@ from worker.checks.watch.code.loop_frames import (
 )
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
+from worker.checks.watch.head_values import HeadValues, made_otherwise
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.named_paths import NamedPaths
@@ -76,6 +77,7 @@ class StepWatch:
         self.head_draws = False
         """Whether the code before the first epoch's batches drew random numbers."""
         self._once = SetOnce(recorded or {})
+        self._head_values = HeadValues()
         self._data_watch = DataWatch(of_data)
         self._named = NamedPaths(exempt)
         self._names = CarriedNames(state, self._named)
@@ -98,6 +100,22 @@ class StepWatch:
         """The first pass of the loop in `frame` begins."""
         search = Search(self._kept_now(), time.thread_time() + LOOK_S)
         self._once.begin(search.run(self._roots_of(loop_frames(frame, self._entered))).values)
+
+    def head_otherwise(self, frame: types.FrameType | None, recorded: Mapping[str, int]) -> list[Finding]:
+        """What the head of an epoch, done again in the middle of it, has made otherwise than at the epoch's begin."""
+        frames, kept = loop_frames(frame, self._entered), self._kept_now()
+        values = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames)).values
+        others = [
+            reached for reached in made_otherwise(recorded, values, frames) if not self._is_kept_or_time(reached, kept)
+        ]
+        for reached in others:
+            self._named.add(reached.path)
+        return findings_of(CarriedValue(reached.path, reached.path, False, "head") for reached in others)
+
+    @property
+    def made_in_head(self) -> Mapping[str, int]:
+        """Digests of what the head of the present epoch has made for its batches, by name."""
+        return self._head_values.digests
 
     @property
     def set_once(self) -> dict[str, int] | None:
@@ -125,6 +143,12 @@ class StepWatch:
             findings += self._changed(search, kept, frames)
         findings += self._replaced(search, kept, frames)
         findings += self._set_otherwise(search, kept, frames)
+        self._head_values.see(
+            search.values,
+            frames,
+            lambda reached: reached.path in self._named or self._is_kept_or_time(reached, kept),
+            is_first=self._is_other_epoch,
+        )
         findings += self._changed_ahead(search, kept, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
@@ -214,7 +238,7 @@ class StepWatch:
                 return False  # each pass of a loop makes it anew
             if path in by_call and now.owner is None and is_rebound:
                 return False  # so does each call, from what the loops around it carry
-            if kept.has(now) or self._named.is_exempt(path) or self._is_time(now.value):
+            if self._is_kept_or_time(now, kept):
                 return False
             if frame is not None or now.binding is None:
                 return True
@@ -286,6 +310,9 @@ class StepWatch:
         for path, array in search.unreadable.items():
             if not (path in made or kept.has(array) or self._named.is_exempt(path)):
                 self.unreadable[path] = None
+
+    def _is_kept_or_time(self, reached: Reached, kept: Kept) -> bool:
+        return kept.has(reached) or self._named.is_exempt(reached.path) or self._is_time(reached.value)
 
     def _is_time(self, value: object) -> bool:
         return a_clock_showed(value, self._clocks_since)

@@ -50,6 +50,30 @@ def momentum_of_an_optimizer(run: Run) -> None:
         run.step_done(loss=batch)
 
 
+def regularizer_of_a_layer(run: Run) -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_regularizer="l2", name="dense")])
+    for batch in run.batches(DATA):
+        model(tf.ones((1, 2)))
+        model.get_layer("dense").kernel_regularizer.l2 *= 0.9
+        run.step_done(loss=batch)
+
+
+class Falling(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """Its factor is the script's to change."""
+
+    factor = 1.0
+
+    def __call__(self, step: object) -> float:
+        return 0.1 * self.factor
+
+
+def schedule_of_an_optimizer(run: Run) -> None:
+    optimizer = tf.keras.optimizers.SGD(Falling())
+    for batch in run.batches(DATA):
+        optimizer._learning_rate.factor *= 0.9
+        run.step_done(loss=batch)
+
+
 def set_in_each_epoch(run: Run) -> None:
     model = model_of()
     for epoch in run.epochs(3):
@@ -114,6 +138,8 @@ def test_callback_of_keras_that_a_loop_of_the_script_calls_is_named(
         (setting_changed_in_the_tail, {"model.drop.rate"}),
         (layer_made_trainable_once, {"model.dense.trainable"}),
         (momentum_of_an_optimizer, {"optimizer.momentum"}),
+        (regularizer_of_a_layer, {"model.dense.kernel_regularizer.l2"}),
+        (schedule_of_an_optimizer, {"optimizer.learning_rate.factor"}),
         (set_in_each_epoch, set()),
         (changed_for_a_part_of_each_step, set()),
     ],

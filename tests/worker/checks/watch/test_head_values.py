@@ -1,0 +1,137 @@
+"""What the head of an epoch takes from the state comes out otherwise in the middle of the epoch: it is named then."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from supervisor.protocol.wire.launch import Launch
+from tests.worker.histories import Died, History
+from worker.files import FilesRun
+
+
+class Rate:
+    """An object of the script's, whose attribute each head sets."""
+
+    now = 0.0
+
+
+RATE = Rate()
+
+
+@pytest.fixture(autouse=True)
+def _attempt(begin: Callable[[Launch], None]) -> None:
+    begin(Launch())
+
+
+def copy_of_the_state(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        anchor = np.array([float(len(history.done))])
+        for number in run.range(4):
+            step(run, history, number + float(anchor[0]), dies_at)
+
+
+def attribute_from_the_state(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        RATE.now = 0.1 * len(history.done)
+        for number in run.range(4):
+            step(run, history, number * RATE.now, dies_at)
+
+
+def argument_from_the_state(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        one_epoch(run, history, 0.1 * len(history.done), dies_at)
+
+
+def one_epoch(run: FilesRun, history: History, rate: float, dies_at: int) -> None:
+    for number in run.range(4):
+        step(run, history, number * rate, dies_at)
+
+
+def kept_in_the_state_of_the_run(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        run.state["anchor"] = float(len(history.done))
+        for number in run.range(4):
+            step(run, history, number + run.state["anchor"], dies_at)
+
+
+def from_the_numbers_of_the_loop(run: FilesRun, history: History, dies_at: int) -> None:
+    for epoch in run.epochs(2):
+        rate, begun_at = 0.1 * 0.9**epoch, run.step
+        for number in run.range(4):
+            step(run, history, number * rate + begun_at, dies_at)
+
+
+def read_by_the_head_alone(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        size = len(history.done)
+        print(f"{size} are done")
+        for number in run.range(4):
+            step(run, history, float(number), dies_at)
+
+
+def object_that_a_function_is_called_with(run: FilesRun, history: History, dies_at: int) -> None:
+    rate = Rate()
+    rate.now = float(dies_at)  # as what a start is given
+    for _ in run.epochs(2):
+        one_epoch_with(run, history, rate, dies_at)
+
+
+def one_epoch_with(run: FilesRun, history: History, rate: Rate, dies_at: int) -> None:
+    for number in run.range(4):
+        step(run, history, float(number), dies_at)
+        assert rate
+
+
+def step(run: FilesRun, history: History, done: float, dies_at: int) -> None:
+    history.done.append(done)
+    if run.step == dies_at:
+        raise Died
+    run.step_done()
+
+
+Script = Callable[[FilesRun, History, int], None]
+
+
+def train(script: Script, folder: Path, dies_at: int) -> list[float]:
+    history = History()
+    with FilesRun(history, directory=folder, interval="1 steps") as run:
+        script(run, history, dies_at)
+    return history.done
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.now"), (argument_from_the_state, "rate"),
+        (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
+        (object_that_a_function_is_called_with, None),
+    ],
+)  # fmt: skip
+def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
+    script: Script, name: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(script, tmp_path / "undisturbed", -1)
+    with pytest.raises(Died):
+        train(script, tmp_path / "job", 6)
+    assert "cannot resume exactly" not in capfd.readouterr().err
+
+    done = train(script, tmp_path / "job", -1)
+
+    said = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
+    assert (done == expected) == (name is None)
+    assert [line.split(": ")[2].partition(";")[0] for line in said] == ([] if name is None else [name])
+
+
+@pytest.mark.parametrize("dies_at", [3, 4])
+def test_at_the_edges_of_an_epoch_nothing_is_compared(
+    dies_at: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Behind its last step, no batch of the epoch is left that could use what the head makes."""
+    expected = train(kept_in_the_state_of_the_run, tmp_path / "undisturbed", -1)
+    with pytest.raises(Died):
+        train(kept_in_the_state_of_the_run, tmp_path / "job", dies_at)
+
+    assert train(kept_in_the_state_of_the_run, tmp_path / "job", -1) == expected
+    assert "cannot resume exactly" not in capfd.readouterr().err

@@ -1,0 +1,65 @@
+"""What the head of an epoch, which stands before its batches, makes for them: `anchor = model.get_weights()`.
+
+A restart in the middle of the epoch does the head again, with the state of its checkpoint. What the head takes from
+that comes out otherwise than at the epoch's begin; the code does not tell, as `0.1 * 0.9**epoch` comes out the same. So
+each checkpoint has digests of what the head of its epoch has made, and a restart within the epoch compares.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside
+from worker.checks.watch.kept_values import Reached
+
+MOST_VALUES = 200
+
+Values = Mapping[str, Reached]
+
+
+class HeadValues:
+    """Those of the epoch that runs."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, int] = {}
+        """By name, what the head has made and no step has changed since."""
+
+    def see(
+        self, values: Values, frames: Sequence[LoopFrame], is_kept: Callable[[Reached], bool], *, is_first: bool
+    ) -> None:
+        """What there is at a step boundary; `is_first`: the epoch's first one that is looked at."""
+        if not is_first:
+            self.digests = {
+                path: digest
+                for path, digest in self.digests.items()
+                if path in values and values[path].digest == digest
+            }
+            return
+        self.digests = {}
+        names, attributes = _made_in_heads(frames)
+        for path, reached in values.items():
+            is_made = path in names or reached.binding in attributes
+            if is_made and reached.is_numeric and not is_kept(reached) and len(self.digests) < MOST_VALUES:
+                self.digests[path] = reached.digest
+
+
+def made_otherwise(recorded: Mapping[str, int], values: Values, frames: Sequence[LoopFrame]) -> list[Reached]:
+    """What the head has made now, in `values`, that is not what was recorded of the same epoch."""
+    names, attributes = _made_in_heads(frames)
+    return [
+        now
+        for path, digest in recorded.items()
+        if (now := values.get(path)) is not None
+        and now.digest != digest
+        and (path in names or now.binding in attributes)
+    ]
+
+
+def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], set[str]]:
+    """The names and the attributes that stay what a head made them until the epoch ends. What a function around the
+    steps is called with comes from the head, too, unless it was there before the loop."""
+    names: set[str] = set()
+    for number, frame in enumerate(frames):
+        names |= frame.read & frame.made_in_loops - frame.carried.keys()
+        if any(outer.made_in_loops for outer in frames[number + 1 :]):
+            given = frame.read & frame.made_by_call & frame.frame.f_locals.keys()
+            names |= {name for name in given if not is_held_outside(frames, frame.value_of(name))}
+    return names, {name for frame in frames for heads in frame.attributes_set_in_heads for name in heads}
