@@ -180,9 +180,22 @@ def rates() -> Any:
             run.step_done()
 
 
+class Teacher(nn.Linear):
+    """A model of which another one has a list, so that it is no part of it."""
+
+
+class Student(nn.Linear):
+    """A model with attributes that are in no `state_dict`."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.teachers = [Teacher(1, 1)]
+        self.rng = np.random.default_rng(1)
+
+
 def forgotten() -> Any:
-    """A loop whose scheduler, averaged model, scaler and generator nobody keeps."""
-    model = nn.Linear(1, 1)
+    """A loop whose scheduler, averaged model, scaler and generator nobody keeps, nor what its model hides."""
+    model = Student()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     averaged = torch.optim.swa_utils.AveragedModel(model)

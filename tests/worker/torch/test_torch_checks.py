@@ -135,6 +135,8 @@ def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> Non
     assert "StepLR (reached as scheduler)" in line
     assert "AveragedModel (reached as averaged)" in line
     assert "Generator (reached as noise)" in line
+    assert "Teacher (reached as model)" in line
+    assert "Generator (reached as model)" in line
     assert "SGD" not in line and "MSELoss" not in line and "Linear" not in line
     assert "worker.torch.Run by name" in line
 

@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.checks.reachability import closure_of
+from worker.checks.reachability import closure_of, held_attributes
 from worker.checks.watch import digests
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
-    held_attributes,
     names_in_code,
     package_of,
     package_of_name,
@@ -29,7 +28,8 @@ from worker.checks.watch.standard_objects import NAMESPACES, content_of
 class Reached:
     """One value. `path`: its name; `binding`: the name that is bound to it directly, an attribute or a name of a module
     that code assigns, None for others. `owner`: the id of the object that has the attribute. `identity`: its own, 0 of
-    a plain value, which `value` is."""
+    a plain value, which `value` is. `numbers`: of a container that holds numbers and arrays alone, the numbers; None
+    of any other."""
 
     path: str
     kind: str
@@ -38,6 +38,7 @@ class Reached:
     owner: int | None = None
     binding: str | None = None
     value: object = None
+    numbers: tuple[object, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 They do not change from one step boundary to the next, so comparing those tells nothing of them: a restart sets them in
 its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
 the same, a flag or a table, and nobody wants to hear of these. So a job's directory keeps what they were, and the first
-steps after a restart compare: what differs is named.
+steps after a restart compare: what differs is named. It is written with the first step already, when nobody knows yet
+which of them change later, as a checkpoint of that step may be the one that is restored.
 """
 
 import contextlib
 import json
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -31,22 +32,33 @@ class SetOnce:
     def __init__(self, recorded: Mapping[str, int]) -> None:
         """`recorded`: by name, what they were in the processes before."""
         self._recorded = recorded
-        self._before: Values | None = None
+        self._before: Values = {}
+        self._objects: Collection[int] = ()
         self._digests: dict[str, int] = {}
+        self._changed: set[str] = set()  # what a later pass has set to something else, or would make anew
 
-    def begin(self, values: Values) -> None:
-        """What there is before the first pass."""
-        self._before = values
+    def begin(self, values: Values, objects: Collection[int] = ()) -> None:
+        """What there is before the first pass. `objects`: ids of those that have attributes, or may get some."""
+        self._before, self._objects = values, objects
+
+    def drawn(self, values: Values) -> list[Reached]:
+        """The caches that the first pass has filled with random numbers."""
+        caches = [now for now in values.values() if now.kind == "cache"]
+        return [now for now in caches if (was := self._before.get(now.path)) is not None and was.digest != now.digest]
 
     def first(self, values: Values, is_lost: IsLost) -> None:
         """What there is at the end of the first pass."""
-        before, self._before = self._before or {}, None
+        before, self._before = self._before, {}
         attributes = {(reached.owner, reached.binding): reached for reached in before.values()}
-        owners = {owner for owner, _ in attributes}
+        owners = {owner for owner, _ in attributes}.union(self._objects)
         for path, now in values.items():
             was = before.get(path) or attributes.get((now.owner, now.binding))  # another name may lead to it by now
-            is_new = now.owner in owners if was is None else was.digest != now.digest
-            if is_new and _is_comparable(now) and now.binding is not None and is_lost(now, was):
+            if was is None:
+                is_new = now.owner in owners or _is_of_object_made_late(path, before)
+            else:
+                is_new = now.digest != was.digest
+            is_named = now.binding is not None or now.numbers is not None
+            if is_new and _is_comparable(now) and is_named and is_lost(now, was):
                 self._digests[path] = now.digest
 
     def later(self, values: Values, is_lost: IsLost) -> None:
@@ -55,23 +67,38 @@ class SetOnce:
             now = values.get(path)
             if now is None or now.digest != self._digests[path] or not is_lost(now, now):
                 del self._digests[path]
+                self._changed.add(path)
 
     @property
     def digests(self) -> dict[str, int]:
         """By name, what they were in the first process that set them."""
-        return {**self._digests, **self._recorded}
+        recorded = {path: digest for path, digest in self._recorded.items() if path not in self._changed}
+        return {**self._digests, **recorded}
 
     def differing(self, values: Values, is_lost: IsLost) -> list[Reached]:
         """Those that are others than in the processes before."""
         return [
             now
             for path, digest in self._recorded.items()
-            if (now := values.get(path)) is not None and now.digest != digest and is_lost(now, now)
+            if path not in self._changed
+            and (now := values.get(path)) is not None
+            and now.digest != digest
+            and is_lost(now, now)
         ]
 
 
+def _is_of_object_made_late(path: str, before: Values) -> bool:
+    """Whether it is in an object where None was before the pass."""
+    parts = path.split(".")
+    around = (before.get(".".join(parts[:count])) for count in range(1, len(parts)))
+    return any(reached is not None and reached.kind == "value" and reached.value is None for reached in around)
+
+
 def _is_comparable(reached: Reached) -> bool:
-    """Whether it is a number or an array: texts name files, hosts and times, and differ without an effect."""
+    """Whether it is a number, an array or consists of such: texts name files, hosts and times, and differ without an
+    effect."""
+    if reached.kind in ("container", "mapping"):
+        return reached.numbers is not None
     return reached.kind == "array" or (reached.kind == "value" and isinstance(reached.value, numbers.Number))
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import multiprocessing
 import queue
+import random
 import sys
 import time
 import tracemalloc
@@ -160,6 +161,38 @@ def test_looking_at_iterators_does_not_move_them() -> None:
 
         assert first == again is not None
         assert digests.digest_position(iterator) != first, iterator
+
+
+def test_position_of_a_generator_has_the_arrays_and_lists_that_it_will_read() -> None:
+    def averaged() -> Any:
+        mean, last = np.zeros(2), [0.0]
+        while True:
+            mean *= 0.5
+            mean += last.pop()
+            last.append(1.0)
+            yield mean
+
+    source = averaged()
+    next(source)
+    before = digests.digest_position(source)
+    next(source)
+
+    assert digests.digest_position(source) != before
+
+
+def test_position_of_a_generator_has_nothing_that_it_makes_anew() -> None:
+    def noise() -> Any:
+        while True:
+            scale = random.random()
+            drawn = np.random.rand(2) * scale
+            yield drawn
+
+    source = noise()
+    next(source)
+    before = digests.digest_position(source)
+    next(source)
+
+    assert digests.digest_position(source) == before
 
 
 class Model:
