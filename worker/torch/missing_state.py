@@ -137,6 +137,20 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
             keep_state_of(kept, part)
 
 
+def functions_in(parts: Mapping[str, Any]) -> Iterator[Root]:
+    """The functions that schedulers and optimizers call, as `LambdaLR` and hooks do: what they carry is in no
+    `state_dict`."""
+    for name, part in parts.items():
+        if isinstance(part, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+            for value in list(vars(part).values()):
+                held = plain_referents(value) if isinstance(value, list | tuple | dict) else (value,)
+                for entry in held or ():
+                    if isinstance(entry, types.FunctionType):
+                        yield f"{name}.{entry.__name__}", entry
+                    elif isinstance(entry, torch.optim.lr_scheduler.LRScheduler):
+                        yield from functions_in({name: entry})
+
+
 def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_processes: bool) -> list[Finding]:
     """The generators that a dataset of numbered examples holds, and objects in it: those that no checkpoint has.
 

@@ -31,6 +31,7 @@ from worker.torch.missing_state import (
     find_generators_of_dataset,
     find_missing,
     find_unread_loaders,
+    functions_in,
     keep_attributes,
     keep_parts,
 )
@@ -177,6 +178,9 @@ class Run(FilesRun):
             *(generator.get_state() for generator in self._torch_files.generators.values()),
         ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
+
+    def _watched_roots(self) -> list[Root]:
+        return [*super()._watched_roots(), *functions_in(self._torch_files.parts)]
 
     def _functions_of_data(self) -> Sequence[Root]:
         if self._plan is None:

@@ -180,6 +180,35 @@ def rates() -> Any:
             run.step_done()
 
 
+def warm_up() -> Any:
+    """A loop whose scheduler and optimizer call functions that count, in and behind a scheduler that is a part."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls, hooked = [0], [0]
+
+    def rate(epoch: int) -> float:
+        calls[0] += 1
+        return 1.0 / calls[0]
+
+    def hook(*_: Any) -> None:
+        hooked[0] += 1
+
+    optimizer.register_step_pre_hook(hook)
+    inner = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [inner], [])
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    del inner
+    with stepkeeper.Run(directory=FOLDER / "c", **parts) as run:
+        for _ in run.batches(DATA, batch_size=5):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            run.step_done()
+            if run.step == 4:
+                break
+
+
 class Teacher(nn.Linear):
     """A model of which another one has a list, so that it is no part of it."""
 
@@ -244,6 +273,6 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, forgotten, kept, own_loop, no_steps
+    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

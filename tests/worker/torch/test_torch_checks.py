@@ -141,6 +141,14 @@ def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> Non
     assert "worker.torch.Run by name" in line
 
 
+def test_what_functions_of_schedulers_and_optimizers_count_is_named(piece: Piece) -> None:
+    status, _, errors = piece("warm_up")
+
+    assert status == 0, errors
+    assert "calls (" in errors
+    assert "hooked (" in errors
+
+
 def test_strict_ends_a_training_whose_optimizer_is_forgotten(piece: Piece) -> None:
     status, _, errors = piece("forgotten", "part", "strict")
 

@@ -91,7 +91,9 @@ def _is_of_object_made_late(path: str, before: Values) -> bool:
     """Whether it is in an object where None was before the pass."""
     parts = path.split(".")
     around = (before.get(".".join(parts[:count])) for count in range(1, len(parts)))
-    return any(reached is not None and reached.kind == "value" and reached.value is None for reached in around)
+    return any(
+        reached is not None and reached.kind in ("value", "default") and reached.value is None for reached in around
+    )
 
 
 def _is_comparable(reached: Reached) -> bool:

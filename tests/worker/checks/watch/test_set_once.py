@@ -139,7 +139,7 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
 
 def test_what_an_object_gets_only_in_the_first_pass_is_kept_and_numbers_in_containers() -> None:
     once = SetOnce({})
-    once.begin(seen(reached("a.stats", 1, value=None), reached("a.base", 1, kind="container")), {1, 7})
+    once.begin(seen(reached("a.stats", 1, kind="default", value=None), reached("a.base", 1, kind="container")), {1, 7})
     full = replace(reached("a.base", 2, kind="container"), numbers=(1.0,))
     texts = reached("a.texts", 2, kind="container")
     late, of_late, other = reached("b.mean", 3, owner=7), reached("a.stats.mean", 3, owner=8), reached("c", 3, owner=9)
