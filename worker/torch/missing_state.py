@@ -130,7 +130,9 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
         if isinstance(part, torch.nn.Module):
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
         elif isinstance(part, torch.optim.Optimizer):
-            kept.identities |= {id(group) for group in (part, part.param_groups, *part.param_groups)}
+            kept.identities |= {id(held) for held in (part.state, part.param_groups, *part.param_groups)}
+            if not is_script_class(type(part)):  # such a one may keep more in attributes of its own
+                kept.identities.add(id(part))
         elif class_module(type(part)).startswith("torch."):
             kept.identities.add(id(part))
         else:

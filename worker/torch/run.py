@@ -192,8 +192,10 @@ class Run(FilesRun):
         keep_parts(kept, {**self._torch_files.parts, **self.state.held()})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))
+            # of the loader's attributes, what makes the data
+            kept.identities.discard(id(getattr(self._loader, "collate_fn", None)))
             if all(self._plan.dataset is not part for part in self._plan.kept):
-                kept.identities.discard(id(self._plan.dataset))  # of the loader's attributes, the one with state
+                kept.identities.discard(id(self._plan.dataset))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files

@@ -180,10 +180,34 @@ def rates() -> Any:
             run.step_done()
 
 
+class Momentum(torch.optim.SGD):
+    """Keeps a number in its `state`, and others beside it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.1)
+        self.scales = dict.fromkeys(model.parameters(), 0.5)
+        self.speed = 1.0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.speed *= 0.5
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        super().step(closure)
+
+
+class Collate:
+    """Counts the batches that it has made."""
+
+    batches = 0
+
+    def __call__(self, examples: Any) -> Any:
+        self.batches += 1
+        return torch.stack([example for (example,) in examples])
+
+
 def warm_up() -> Any:
-    """A loop whose scheduler and optimizer call functions that count, in and behind a scheduler that is a part."""
+    """A loop whose scheduler, optimizer and loader call what counts; the last two have more than their state."""
     model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Momentum(model)
     calls, hooked = [0], [0]
 
     def rate(epoch: int) -> float:
@@ -199,7 +223,7 @@ def warm_up() -> Any:
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     del inner
     with stepkeeper.Run(directory=FOLDER / "c", **parts) as run:
-        for _ in run.batches(DATA, batch_size=5):
+        for _ in run.batches(DataLoader(DATA, batch_size=5, collate_fn=Collate())):
             optimizer.zero_grad()
             model(torch.ones(1, 1)).sum().backward()
             optimizer.step()

@@ -116,11 +116,16 @@ def entries_of(container: Any) -> list[tuple[str, Any]]:
     if isinstance(container, bytearray):
         return [("", _part_of(container, WHOLE_BYTES))]
     if isinstance(container, Mapping):
-        return [(f"[{key!r}]", value) for key, value in _some_items(container)]
+        return [(f"[{_shown(key, number)}]", value) for number, (key, value) in enumerate(_some_items(container))]
     if isinstance(container, set | frozenset):
         return [("", value) for value in _some_members(container)]
     kind = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))  # a script's subclass may compute
     return [(f"[{number}]", kind.__getitem__(container, number)) for number in _some_numbers(kind.__len__(container))]
+
+
+def _shown(key: Any, number: int) -> str:
+    """A key of a mapping; of one that training changes, such as a parameter of PyTorch, only what and which it is."""
+    return f"{type(key).__name__} {number}" if is_array(key) else repr(key)
 
 
 def _some_numbers(length: int) -> Iterable[int]:
