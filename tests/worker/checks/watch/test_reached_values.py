@@ -6,13 +6,16 @@ import importlib
 import io
 import itertools
 import multiprocessing
+import pickle
 import queue
 import random
 import sys
 import time
 import tracemalloc
+import types
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -234,8 +237,6 @@ def test_what_a_nested_function_writes_is_kept() -> None:
 
 
 def test_a_program_that_pickles_an_object_keeps_all_of_it() -> None:
-    import pickle
-
     model, kept = Model(), Kept()
 
     def write(folder: Path) -> None:
@@ -244,6 +245,47 @@ def test_a_program_that_pickles_an_object_keeps_all_of_it() -> None:
     keep_written(kept, [write])
 
     assert not reached(("model", model), kept=kept)
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """As programs with JAX have it."""
+
+    weights: Any
+    moments: Any
+    scale: float = 1.0
+
+    @property
+    def parts(self) -> Any:
+        return self.weights, self.moments
+
+
+class Files:
+    """Writes a state by pickling all of it, or what it names of it."""
+
+    def __init__(self) -> None:
+        self.state = TrainState(np.zeros(2), SimpleNamespace(mean=np.zeros(2)))
+
+    def write(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps(self.state))
+
+    def write_some(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps({"w": self.state.weights, "m": self.state.moments}))
+
+    def write_property(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps(self.state.parts))
+
+
+@pytest.mark.parametrize(
+    ("write", "not_kept"),
+    [(Files.write, set()), (Files.write_some, {"files.state.scale"}), (Files.write_property, set())],
+)
+def test_a_program_that_pickles_attributes_of_an_object_keeps_these(write: Any, not_kept: set[str]) -> None:
+    files, kept = Files(), Kept()
+
+    keep_written(kept, [types.MethodType(write, files)])
+
+    assert {path for path in reached(("files", files), kept=kept) if path.startswith("files")} == not_kept
 
 
 class Stopping:
