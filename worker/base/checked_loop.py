@@ -57,6 +57,7 @@ class CheckedLoop(IndexLoops):
             self._begin_watch(None)
         values = checks.watch_values(self.step, self._position.epoch, frame, head_draws=self._head.draws)
         self._note_head_values()
+        self._record_set_once()
         return [*self._in_run_head, *self._in_head, *self._made_in_epoch, *loops, *values]
 
     def _begin_watch(self, frame: FrameType | None) -> None:
@@ -84,7 +85,7 @@ class CheckedLoop(IndexLoops):
 
     def _record_set_once(self) -> None:
         """Keeps for later processes what the first pass has set."""
-        self._has_recorded, digests = True, self._loop_checks.set_once
+        self._has_recorded, digests = self._loop_checks.knows_set_once, self._loop_checks.set_once
         if digests is None or self._directory is None or not self._writes_directory:
             return
         with contextlib.suppress(RuntimeError):  # no thread can be started: a restart has less to compare
@@ -107,7 +108,7 @@ class CheckedLoop(IndexLoops):
         """Names what changed since the last look and no checkpoint holds."""
         self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
         self._note_head_values()
-        if not self._has_recorded and self._loop_checks.set_once is not None:
+        if not self._has_recorded and self._loop_checks.knows_set_once:
             self._record_set_once()
         while self._loop_checks.remarks:
             self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))

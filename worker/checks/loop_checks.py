@@ -138,7 +138,8 @@ class LoopChecks:
         return [
             (name, value)
             for name, value in roots_of_frame(frame)
-            if (names is None or name in names) and not (name in made and isinstance(value, GENERATORS))
+            if (names is None or name.partition(".")[0] in names)
+            and not (name in made and isinstance(value, GENERATORS))
         ]
 
     def snapshot(self, frame: FrameType) -> dict[str, str]:
@@ -236,8 +237,13 @@ class LoopChecks:
 
     @property
     def set_once(self) -> dict[str, int] | None:
-        """What the first pass has set and no later one has changed; None as long as nobody knows."""
+        """What the first pass has set and no later one has changed; None before the first look."""
         return None if self._watch is None else self._watch.set_once
+
+    @property
+    def knows_set_once(self) -> bool:
+        """Whether later passes may change no more of it."""
+        return self._watch is not None and self._watch.knows_set_once
 
     def changed_values(self, step: int, epoch: int, frame: FrameType | None) -> list[Finding]:
         """What changed since the last look and no checkpoint holds."""

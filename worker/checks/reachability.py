@@ -41,7 +41,7 @@ def roots_of_frame(frame: types.FrameType) -> list[Root]:
     code = frame.f_code
     names = dict(frame.f_locals)
     names |= {name: frame.f_globals[name] for name in global_names(code) if name in frame.f_globals}
-    return list(names.items())
+    return [*names.items(), *_used_of_modules(code, names.items())]
 
 
 @functools.cache
@@ -72,19 +72,52 @@ def plain_referents(item: Any) -> Iterable[Any] | None:
         return (item.__self__, item.__func__)
     if isinstance(item, types.FunctionType):
         return _function_referents(item)
+    if isinstance(item, types.GeneratorType):
+        return [value for _, value in locals_of(item)]
     return None
 
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:
     yield from (value for _, value in closure_of(item))
     yield from defaults_of(item)
-    yield from (value for _, value in globals_of(item))
+    variables = list(globals_of(item))
+    yield from (value for _, value in (*variables, *_used_of_modules(item.__code__, variables)))
+
+
+def _used_of_modules(code: types.CodeType, variables: Iterable[Root]) -> list[Root]:
+    """What a function may use of the script's own modules, which it has imported by name: `tools.augment`."""
+    own = [
+        (name, vars(value))
+        for name, value in variables
+        if issubclass(type(value), types.ModuleType)  # a proxy may raise when it is asked for its class
+        and not is_of_library(value.__name__)
+        and not is_installed_file(getattr(value, "__file__", None))
+    ]
+    names = _names_in(code) if own else ()
+    return [(f"{name}.{part}", held[part]) for name, held in own for part in names if part in held]
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = [_names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def defaults_of(function: types.FunctionType) -> Iterator[Any]:
     """The defaults of a function's parameters."""
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
+
+
+def locals_of(generator: "types.GeneratorType[Any, Any, Any]") -> list[Root]:
+    """The local values of a generator of the script's that has not ended, by name."""
+    frame = generator.gi_frame
+    if (
+        frame is None
+        or is_of_library(frame.f_globals.get("__name__", ""))
+        or is_installed_file(frame.f_code.co_filename)
+    ):
+        return []
+    return list(frame.f_locals.items())
 
 
 def closure_of(function: types.FunctionType) -> Iterator[Root]:
@@ -115,6 +148,23 @@ def is_installed_file(file: str | None) -> bool:
 def is_script_class(kind: type) -> bool:
     """Whether a class belongs to the script, or to a package whose objects are searched."""
     return not is_of_library(class_module(kind))
+
+
+def held_attributes(value: Any) -> dict[str, Any]:
+    """The attributes that an object itself holds, by name."""
+    attributes = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        for name in _slots_of(kind):
+            if name not in attributes and hasattr(value, name):
+                attributes[name] = getattr(value, name)
+    return attributes
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: Any) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    slots = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in slots if isinstance(name, str) and not name.startswith("__"))
 
 
 def is_data(value: Any) -> bool:
@@ -174,9 +224,17 @@ def parts_of_script(root: str, item: Any) -> Iterator[Root]:
     if isinstance(item, GENERATORS):
         return
     parts = plain_referents(item)
-    if parts is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
-        parts = list(getattr(item, "__dict__", {}).values())
+    if isinstance(item, type):
+        parts = generators_of_class(item)
+    elif parts is None and not isinstance(item, types.ModuleType) and is_script_class(type(item)):
+        parts = [*held_attributes(item).values(), *generators_of_class(type(item))]
     yield from ((root, part) for part in parts or ())
+
+
+def generators_of_class(kind: type) -> list[Any]:
+    """NumPy's and Python's generators that are attributes of a class of the script's."""
+    own = [owner for owner in kind.__mro__ if is_script_class(owner)]
+    return [value for owner in own for value in vars(owner).values() if isinstance(value, GENERATORS)]
 
 
 def abbreviate(names: list[str]) -> tuple[str, ...]:

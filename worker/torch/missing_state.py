@@ -11,6 +11,8 @@ from worker.checks.reachability import (
     GLOBAL_GENERATORS,
     Root,
     abbreviate,
+    generators_of_class,
+    held_attributes,
     is_script_class,
     plain_referents,
     walk,
@@ -22,6 +24,9 @@ from worker.state.random_generators import GENERATORS
 _NOT_FOLLOWED = (
     str, bytes, int, float, torch.Tensor, types.ModuleType, type, torch.utils.data.Dataset, torch.device, torch.dtype,
 )  # fmt: skip
+
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+"""Attributes in which modules have their parts."""
 
 _NOT_SEARCHED = (str, bytes, int, float, torch.Tensor, torch.nn.Module, types.ModuleType, type)
 """What holds no generator that a dataset would draw from."""
@@ -45,7 +50,7 @@ def find_missing(
     for _ in _stateful([("", item) for item in exempt], visited, frozenset()):
         pass
     names: dict[str, None] = {}
-    for item, root in _stateful(roots, visited, saved):
+    for item, root in _stateful((*roots, *parts.items()), visited, saved):
         if id(item) not in saved and not _is_covered(item, tensors):
             names[f"{type(item).__name__} (reached as {root})"] = None
             tensors |= _tensors_of([item])  # its parts need no line of their own
@@ -76,11 +81,25 @@ def _stateful(roots: Iterable[Root], visited: set[int], saved: Iterable[int]) ->
         return item is not None and not isinstance(item, _NOT_FOLLOWED) and id(item) not in known
 
     def parts_of(root: str, item: Any) -> Iterable[Root]:
+        if isinstance(item, torch.nn.Module):
+            return ((root, held) for held in _hidden_in(item))
+        if isinstance(item, type):
+            return ((root, generator) for generator in generators_of_class(item))
         return ((root, part) for part in _referents(item)) if is_searched(item) and not _has_state(item) else ()
 
     for root, item in walk(roots, parts_of, visited):
         if is_searched(item) and _has_state(item):
             yield item, root
+
+
+def _hidden_in(model: torch.nn.Module) -> Iterator[Any]:
+    """What has a state and is no part of a model, whose `state_dict` lacks it: generators, optimizers and lists of
+    modules that the script's modules hold as attributes."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()) if is_script_class(type(module)) else ():
+            if name not in _OF_MODULES:
+                held = plain_referents(value) if isinstance(value, list | tuple | dict) else None
+                yield from filter(_has_state, (value,) if held is None else held)
 
 
 def _has_state(item: Any) -> bool:
@@ -101,7 +120,7 @@ def _referents(item: Any) -> Iterable[Any]:
     if isinstance(item, torch.utils.data.DataLoader):
         return (item.generator, getattr(item.sampler, "generator", None))
     if isinstance(item, types.SimpleNamespace) or is_script_class(type(item)):
-        return list(getattr(item, "__dict__", {}).values())
+        return [*held_attributes(item).values(), *generators_of_class(type(item))]
     return ()
 
 
@@ -111,11 +130,27 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
         if isinstance(part, torch.nn.Module):
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
         elif isinstance(part, torch.optim.Optimizer):
-            kept.identities |= {id(group) for group in (part, part.param_groups, *part.param_groups)}
+            kept.identities |= {id(held) for held in (part.state, part.param_groups, *part.param_groups)}
+            if not is_script_class(type(part)):  # such a one may keep more in attributes of its own
+                kept.identities.add(id(part))
         elif class_module(type(part)).startswith("torch."):
             kept.identities.add(id(part))
         else:
             keep_state_of(kept, part)
+
+
+def functions_in(parts: Mapping[str, Any]) -> Iterator[Root]:
+    """The functions that schedulers and optimizers call, as `LambdaLR` and hooks do: what they carry is in no
+    `state_dict`."""
+    for name, part in parts.items():
+        if isinstance(part, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+            for value in list(vars(part).values()):
+                held = plain_referents(value) if isinstance(value, list | tuple | dict) else (value,)
+                for entry in held or ():
+                    if isinstance(entry, types.FunctionType):
+                        yield f"{name}.{entry.__name__}", entry
+                    elif isinstance(entry, torch.optim.lr_scheduler.LRScheduler):
+                        yield from functions_in({name: entry})
 
 
 def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_processes: bool) -> list[Finding]:

@@ -31,6 +31,7 @@ from worker.torch.missing_state import (
     find_generators_of_dataset,
     find_missing,
     find_unread_loaders,
+    functions_in,
     keep_attributes,
     keep_parts,
 )
@@ -178,6 +179,9 @@ class Run(FilesRun):
         ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
+    def _watched_roots(self) -> list[Root]:
+        return [*super()._watched_roots(), *functions_in(self._torch_files.parts)]
+
     def _functions_of_data(self) -> Sequence[Root]:
         if self._plan is None:
             return []
@@ -188,8 +192,10 @@ class Run(FilesRun):
         keep_parts(kept, {**self._torch_files.parts, **self.state.held()})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))
+            # of the loader's attributes, what makes the data
+            kept.identities.discard(id(getattr(self._loader, "collate_fn", None)))
             if all(self._plan.dataset is not part for part in self._plan.kept):
-                kept.identities.discard(id(self._plan.dataset))  # of the loader's attributes, the one with state
+                kept.identities.discard(id(self._plan.dataset))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files

@@ -60,6 +60,7 @@ async def checkpoint(context: CommandContext, request: ProgramName) -> Checkpoin
     With `durable = remote`, when it is in the mirror as well.
     """
     runner, _ = find_job(context, request.name)
+    await context.programs.until_adoption_settled(runner)
     runner.post(events.FlushRequested("operator"))
     if runner.flush is None:
         raise _not_training(runner)
@@ -94,6 +95,7 @@ async def export(context: CommandContext, request: ProgramName) -> ModelExported
     if job.export_dir is None:
         text = f"{runner.name} has no folder to export to; set export_dir in its section"
         raise CommandError(Code.FAILED, text)
+    await context.programs.until_adoption_settled(runner)
     answer = await runner.current.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
     if answer is None:
         raise _not_training(runner)

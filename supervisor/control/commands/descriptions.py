@@ -12,7 +12,7 @@ from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import ALIVE, State
 from supervisor.core.standby.facts import StandbyStage
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
@@ -194,7 +194,7 @@ def _training(runner: Runner) -> list[str]:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:
         parts.append(f"conditions changed since the checkpoint: {'; '.join(training.changed)}")
-    if runner.facts.current.older is not None:
+    if runner.facts.current.older is not None and runner.state in ALIVE:  # the next attempt begins elsewhere
         parts.append(runner.facts.current.older.text)
     parts += runner.records.storage_remarks
     if training.left_out:

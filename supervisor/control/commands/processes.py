@@ -53,6 +53,7 @@ async def send_signal(context: CommandContext, request: SignalRequest) -> Signal
         number = signal_of(request.signal)
     except ValueError as error:
         raise CommandError(Code.BAD_SIGNAL, f"the signal {error}") from error
+    await context.programs.until_adoption_settled(runner)
     if not runner.current.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
     progress = None if number in HARMLESS_SIGNALS else runner.progress
@@ -86,6 +87,7 @@ async def send_stdin(context: CommandContext, request: StdinRequest) -> StdinWri
     """
     data = _data(request)
     runner = find_program(context, request.name)
+    await context.programs.until_adoption_settled(runner)
     if runner.pid is None or runner.is_stopping:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     stdin = runner.current.stdin

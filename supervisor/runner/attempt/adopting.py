@@ -19,7 +19,8 @@ How adoption works, from here (what a job then does is decided in `core/actions/
 5. If an attempt has no worker any more, `reconstruct_end` reads how it ended: the last messages from its folder,
    which stays until the ledger has that end, the newest checkpoint of its number, whether the host was rebooted. The
    core gets that as `AttemptLost`, and decides as if it had seen the end.
-6. A program that is configured no longer is asked through its pipe to flush and exit, and is ended after a while.
+6. A program that is configured no longer is asked through its pipe to flush and exit, and is ended after a while. One
+   that is configured again meanwhile starts when that is done.
 
 `reload` takes the same way: the daemon detaches from everything and executes itself. An event listener is never
 adopted, because its pipes ended with the daemon that held them.

@@ -109,6 +109,11 @@ class Programs:
                 for runner in tuple(self.runners.values()):
                     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
 
+    async def until_adoption_settled(self, runner: Runner) -> None:
+        """Returns once it is known whether an earlier daemon's worker runs; at once while the nodes of a gang meet."""
+        if self._begun:
+            await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
+
     async def start_all(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
         wanted before, or starts by itself, is started.

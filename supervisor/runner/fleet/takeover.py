@@ -83,6 +83,8 @@ class Takeover:
         self._leftovers = leftover_processes
         self._gates = gates
         self._is_closing = is_closing
+        self._unconfigured: dict[str, asyncio.Future[bool]] = {}
+        """Programs that are configured no more and are being ended; whether they have."""
 
     async def bring_up(self, runner: Runner, left: Leftovers, used: UsedAttempts, turn: StartTurn) -> None:
         """Adopts an earlier daemon's worker, or ends its processes and starts the program if it is wanted.
@@ -90,11 +92,13 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
-        if left.worker is not None or left.strays:
+        unconfigured = self._unconfigured.get(runner.name)
+        if left.worker is not None or left.strays or unconfigured is not None:
             runner.takeover.has_leftovers = True
             turn.give_up()
         self._say_foreign(runner.name, left)
-        groups = await self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
+        ends_groups = runner.config.ends_all_processes and unconfigured is None
+        groups = await self._groups_of(runner.name, runner.standby_pids) if ends_groups else []
         await runner.restore_state(max(used.recorded, self._services.lowest_attempt - 1), used.seen)
         is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
@@ -111,6 +115,8 @@ class Takeover:
         limit_s = GANG_EXIT_TIMEOUT_S if is_rank else runner.stop_limit_s
         in_use = runner.current.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
+        if unconfigured is not None:  # configured again while its worker flushes
+            gone = await asyncio.shield(unconfigured)
         await self._leftovers.end_groups(runner.name, [group for group in groups if group.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
@@ -206,17 +212,29 @@ class Takeover:
 
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
+        ended = self._unconfigured[name] = asyncio.get_running_loop().create_future()
+        is_gone = False
+        try:
+            is_gone = await self._end_leftovers_of(name, left)
+        finally:
+            del self._unconfigured[name]
+            ended.set_result(is_gone)
+
+    async def _end_leftovers_of(self, name: str, left: Leftovers) -> bool:
+        """Whether none of them runs any more."""
         self._say_foreign(name, left)
         strays = left.without_worker().strays
         with self._leftovers.ending(strays):  # also while a worker flushes
             groups = await self._groups_of(name)
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
-            if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
-                await self._leftovers.end_groups(name, groups)
-                text = "configured no more; flushed and left" if flushed else "configured no more; ended"
-                cause = Cause.STOPPED if flushed else Cause.LOST
-                for attempt in left.open_attempts:
-                    await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+            if not await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
+                return False
+            await self._leftovers.end_groups(name, groups)
+            text = "configured no more; flushed and left" if flushed else "configured no more; ended"
+            cause = Cause.STOPPED if flushed else Cause.LOST
+            for attempt in left.open_attempts:
+                await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+        return True
 
     async def note_folder(self) -> None:
         """Once all is taken over: from now on the ledger is that of this state folder, wherever it was copied from."""

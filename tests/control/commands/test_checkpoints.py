@@ -17,6 +17,8 @@ async def test_a_checkpoint_is_answered_once_the_account_has_it() -> None:
     async def wait_until(condition: Any) -> Committed:
         return committed
 
+    async def until_adoption_settled(runner: Any) -> None: ...
+
     runner = SimpleNamespace(
         config=SimpleNamespace(job=object()),
         post=lambda event: None,
@@ -26,7 +28,8 @@ async def test_a_checkpoint_is_answered_once_the_account_has_it() -> None:
     )
     wanted = SimpleNamespace(until_recorded=recorded.wait)
     context: Any = SimpleNamespace(
-        programs=SimpleNamespace(runners={"digits": runner}), ledger=SimpleNamespace(wanted=wanted)
+        programs=SimpleNamespace(runners={"digits": runner}, until_adoption_settled=until_adoption_settled),
+        ledger=SimpleNamespace(wanted=wanted),
     )
 
     asking = asyncio.create_task(checkpoint(context, ProgramName("digits")))

@@ -17,7 +17,8 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.checkpoints.account import ProgressAccount, ReportedCheckpoint
+from supervisor.protocol.checkpoints.account import Older, ProgressAccount, ReportedCheckpoint
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.proofs import Proofs
@@ -42,6 +43,19 @@ def runner(tmp_path: Path) -> Iterator[Callable[..., Runner]]:
 
     yield make
     ledger.close()
+
+
+async def test_where_an_attempt_began_is_said_only_while_it_runs(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+):
+    """Once it has stopped, "begins at step 0" would be understood of the next start."""
+    job = runner()
+    job.records.training.on_message(messages.Restored(1, 0, None, 0.1), 0.0)
+    job.facts.current.older = Older(OlderBecause.OPERATOR, "begins at step 0, behind step 400")
+
+    for state, is_said in ((State.RUNNING, True), (State.STOPPED, False)):
+        monkeypatch.setattr(Runner, "state", state)
+        assert ("begins at step 0" in full_description(job)) is is_said
 
 
 async def test_start_of_a_job_says_how_far_it_is(runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch):

@@ -5,11 +5,15 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from supervisor.config import Config, load_config
+from supervisor.control.base.errors import CommandError
+from supervisor.control.commands.processes import SignalRequest, send_signal
 from supervisor.core.program.effects import SendGo
 from supervisor.core.program.facts import State
 from supervisor.core.program.persisted_facts import PersistedFacts
@@ -71,6 +75,22 @@ async def test_an_update_takes_a_program_into_use_only_once_all_are_taken_up(pro
 
     assert (added.name, added.action) == ("third", "added")
     assert programs.runners["third"].takeover.is_startable
+
+
+async def test_a_signal_waits_until_it_is_known_whether_an_earlier_daemons_worker_runs(
+    programs: Programs, services: Services
+):
+    """It said "not running" of a worker that was about to be adopted."""
+    await programs.start_all()
+    looking = programs.runners["first"] = Runner(programs.runners["first"].config, services)
+    context: Any = SimpleNamespace(programs=programs)
+
+    sending = asyncio.create_task(send_signal(context, SignalRequest("first", "HUP")))
+    await stays_async(lambda: not sending.done(), "it waits", 0.1)
+    looking.takeover.advance(TakeoverStage.ADOPTION_SETTLED)
+
+    with pytest.raises(CommandError, match="first"):
+        await asyncio.wait_for(sending, PATIENCE_S)
 
 
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):

@@ -6,10 +6,13 @@ import dis
 import inspect
 import tarfile
 import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
-from worker.checks.reachability import global_names, parts_of_script, walk
+from worker.checks.reachability import find_unsaved_generators, global_names, parts_of_script, walk
 
 
 def names_by_dis(code: types.CodeType) -> frozenset[str]:
@@ -39,3 +42,47 @@ def test_a_module_with_more_names_than_a_byte_counts_has_them_all() -> None:
 def test_fixtures_of_pytest_are_not_searched(request: pytest.FixtureRequest) -> None:
     """They lead to all tests of the session."""
     assert list(walk([("request", request)], parts_of_script)) == [("request", request)]
+
+
+class Slotted:
+    """Keeps its generator in no dictionary."""
+
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+
+
+class Shared:
+    """All of its objects draw from one generator."""
+
+    rng = np.random.default_rng(1)
+
+
+def noise() -> Iterator[float]:
+    rng = np.random.default_rng(1)
+    while True:
+        yield rng.random()
+
+
+def started() -> Iterator[float]:
+    source = noise()
+    next(source)
+    return source
+
+
+def through_a_module() -> Callable[[], Any]:
+    tools = types.ModuleType("tools")
+    code = "import numpy\nrng = numpy.random.default_rng(1)\nunused = numpy.random.default_rng(1)\n"
+    exec(f"{code}def draw(): return rng.random()", vars(tools))
+    variables: dict[str, Any] = {"tools": tools}
+    exec("def draw(): return tools.draw()", variables)
+    draw: Callable[[], Any] = variables["draw"]
+    return draw
+
+
+@pytest.mark.parametrize("made", [Slotted, Shared, lambda: Shared, started, through_a_module])
+def test_generator_that_the_loop_can_reach_is_found_once(made: Callable[[], Any]) -> None:
+    value = made()
+
+    assert find_unsaved_generators([("it", value)], (), ()) == ("Generator (reached as it)",)

@@ -180,9 +180,75 @@ def rates() -> Any:
             run.step_done()
 
 
-def forgotten() -> Any:
-    """A loop whose scheduler, averaged model, scaler and generator nobody keeps."""
+class Momentum(torch.optim.SGD):
+    """Keeps a number in its `state`, and others beside it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.1)
+        self.scales = dict.fromkeys(model.parameters(), 0.5)
+        self.speed = 1.0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.speed *= 0.5
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        super().step(closure)
+
+
+class Collate:
+    """Counts the batches that it has made."""
+
+    batches = 0
+
+    def __call__(self, examples: Any) -> Any:
+        self.batches += 1
+        return torch.stack([example for (example,) in examples])
+
+
+def warm_up() -> Any:
+    """A loop whose scheduler, optimizer and loader call what counts; the last two have more than their state."""
     model = nn.Linear(1, 1)
+    optimizer = Momentum(model)
+    calls, hooked = [0], [0]
+
+    def rate(epoch: int) -> float:
+        calls[0] += 1
+        return 1.0 / calls[0]
+
+    def hook(*_: Any) -> None:
+        hooked[0] += 1
+
+    optimizer.register_step_pre_hook(hook)
+    inner = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [inner], [])
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    del inner
+    with stepkeeper.Run(directory=FOLDER / "c", **parts) as run:
+        for _ in run.batches(DataLoader(DATA, batch_size=5, collate_fn=Collate())):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            run.step_done()
+            if run.step == 4:
+                break
+
+
+class Teacher(nn.Linear):
+    """A model of which another one has a list, so that it is no part of it."""
+
+
+class Student(nn.Linear):
+    """A model with attributes that are in no `state_dict`."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.teachers = [Teacher(1, 1)]
+        self.rng = np.random.default_rng(1)
+
+
+def forgotten() -> Any:
+    """A loop whose scheduler, averaged model, scaler and generator nobody keeps, nor what its model hides."""
+    model = Student()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     averaged = torch.optim.swa_utils.AveragedModel(model)
@@ -231,6 +297,6 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, forgotten, kept, own_loop, no_steps
+    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

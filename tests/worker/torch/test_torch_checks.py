@@ -135,8 +135,21 @@ def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> Non
     assert "StepLR (reached as scheduler)" in line
     assert "AveragedModel (reached as averaged)" in line
     assert "Generator (reached as noise)" in line
+    assert "Teacher (reached as model)" in line
+    assert "Generator (reached as model)" in line
     assert "SGD" not in line and "MSELoss" not in line and "Linear" not in line
     assert "worker.torch.Run by name" in line
+
+
+def test_what_functions_of_schedulers_and_optimizers_count_is_named(piece: Piece) -> None:
+    status, _, errors = piece("warm_up")
+
+    assert status == 0, errors
+    for name in ("calls (", "hooked (", "optimizer.speed (", "collate_fn.batches ("):
+        assert name in errors
+    assert "scales" not in errors and "optimizer.state" not in errors, (
+        "nothing changes the one, and checkpoints have the other"
+    )
 
 
 def test_strict_ends_a_training_whose_optimizer_is_forgotten(piece: Piece) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from worker.checks.watch.code.bytecode import flow_of
 from worker.state.plain_values import class_module, is_tensorflow_tensor, is_torch_tensor
 
 WHOLE_BYTES = 1 << 20  # of an array; hashing takes 0.1 ms, a copy from a GPU about as long
@@ -115,11 +116,16 @@ def entries_of(container: Any) -> list[tuple[str, Any]]:
     if isinstance(container, bytearray):
         return [("", _part_of(container, WHOLE_BYTES))]
     if isinstance(container, Mapping):
-        return [(f"[{key!r}]", value) for key, value in _some_items(container)]
+        return [(f"[{_shown(key, number)}]", value) for number, (key, value) in enumerate(_some_items(container))]
     if isinstance(container, set | frozenset):
         return [("", value) for value in _some_members(container)]
     kind = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))  # a script's subclass may compute
     return [(f"[{number}]", kind.__getitem__(container, number)) for number in _some_numbers(kind.__len__(container))]
+
+
+def _shown(key: Any, number: int) -> str:
+    """A key of a mapping; of one that training changes, such as a parameter of PyTorch, only what and which it is."""
+    return f"{type(key).__name__} {number}" if is_array(key) else repr(key)
 
 
 def _some_numbers(length: int) -> Iterable[int]:
@@ -233,14 +239,15 @@ _AROUND_OTHERS = (itertools.groupby, itertools.pairwise)  # which can't be reduc
 def digest_position(iterator: Any, depth: int = 6) -> int | None:
     """The digest of how far an iterator is; None if that can't be told. Looking does not move it.
 
-    A generator is where its code stands, with its local values and with the iterators that its loops hold.
+    A generator is where its code stands, with the local values that it will read, and with the iterators that its loops
+    hold.
     """
     if isinstance(iterator, types.GeneratorType):
         frame = iterator.gi_frame
         if frame is None:
             return 0
-        held = [*frame.f_locals.values(), *gc.get_referents(iterator)]
-        return _digest_held([frame.f_lasti, *held], depth)
+        iterators = [held for held in gc.get_referents(iterator) if hasattr(type(held), "__next__")]
+        return _digest_held([frame.f_lasti, *locals_to_read(frame).values(), *iterators], depth)
     if (reduce := _BUILT_IN_ITERATORS.get(type(iterator))) is not None:
         reduced = reduce(iterator)
         return _digest_held(reduced[1:] if isinstance(reduced, tuple) else [reduced], depth)
@@ -251,14 +258,25 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
     return None
 
 
+def locals_to_read(frame: types.FrameType | None) -> dict[str, Any]:
+    """The local values of a generator that its code may read before it assigns them; none of one that has ended."""
+    if frame is None:
+        return {}
+    flow = flow_of(frame.f_code)
+    read = flow.names_read(flow.index_at(frame.f_lasti))
+    return {name: value for name, value in frame.f_locals.items() if name in read or name in frame.f_code.co_freevars}
+
+
 def _digest_held(held: Iterable[Any], depth: int) -> int:
-    """The digest of numbers and iterators among values; what they run over is not part of a position."""
+    """The digest of numbers, arrays and iterators among values; what they run over is not part of a position."""
     digests = []
     for value in itertools.islice(held, ENTRIES):
         if isinstance(value, PLAIN):
             digests.append(digest_plain(value))
-        elif isinstance(value, tuple) and depth > 0:
-            digests.append(_digest_held(value, depth - 1))
+        elif is_array(value):
+            digests.append(digest_array(value) if has_value(value) else 0)
+        elif isinstance(value, CONTAINERS) and depth > 0:
+            digests.append(_digest_held([len(value), *(entry for _, entry in entries_of(value))], depth - 1))
         elif hasattr(type(value), "__next__") and depth > 0:
             digests.append(digest_position(value, depth - 1) or 0)
     return digest_all(digests)

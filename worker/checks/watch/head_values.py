@@ -58,8 +58,8 @@ def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], set[str]]:
     steps is called with comes from the head, too, unless it was there before the loop."""
     names: set[str] = set()
     for number, frame in enumerate(frames):
-        names |= frame.read & frame.made_in_loops - frame.carried.keys()
-        if any(outer.made_in_loops for outer in frames[number + 1 :]):
+        names |= frame.read & frame.made_in_run - frame.carried.keys()
+        if any(outer.made_in_run for outer in frames[number + 1 :]):
             given = frame.read & frame.made_by_call & frame.frame.f_locals.keys()
             names |= {name for name in given if not is_held_outside(frames, frame.value_of(name))}
     return names, {name for frame in frames for heads in frame.attributes_set_in_heads for name in heads}

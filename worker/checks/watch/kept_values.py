@@ -10,14 +10,15 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any
 
-from worker.checks.reachability import closure_of
+from worker.checks.reachability import closure_of, held_attributes
 from worker.checks.watch import digests
+from worker.checks.watch.code.instructions import is_method
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
-    held_attributes,
     names_in_code,
     package_of,
     package_of_name,
@@ -29,7 +30,8 @@ from worker.checks.watch.standard_objects import NAMESPACES, content_of
 class Reached:
     """One value. `path`: its name; `binding`: the name that is bound to it directly, an attribute or a name of a module
     that code assigns, None for others. `owner`: the id of the object that has the attribute. `identity`: its own, 0 of
-    a plain value, which `value` is. `is_numeric`: whether it is a number or an array, or holds nothing else."""
+    a plain value, which `value` is. `numbers`: of a container that holds numbers and arrays alone, the numbers; None
+    of any other."""
 
     path: str
     kind: str
@@ -38,7 +40,14 @@ class Reached:
     owner: int | None = None
     binding: str | None = None
     value: object = None
-    is_numeric: bool = False
+    numbers: tuple[object, ...] | None = None
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it is a number, an array or consists of such."""
+        if self.kind in ("container", "mapping"):
+            return self.numbers is not None
+        return self.kind == "array" or (self.kind == "value" and isinstance(self.value, Number))
 
 
 @dataclass(slots=True)
@@ -131,17 +140,31 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
             waiting += [getattr(type(holder), name, None) for name in code_names]
         waiting += [value for _, value in roots]
     takes_all = not names.isdisjoint(_WHOLESALE)
+    written = _Written(names, frozenset().union(*map(_used_whole, codes)) if takes_all else frozenset())
     for name, value in roots:
-        _keep(kept, name, value, None if takes_all else names, seen)
+        _keep(kept, name, value, written.inside(name), seen)
     takes_itself = "__dict__" in names or any(map(_uses_itself, codes))
     for holder in holders:
         if takes_all and not takes_itself:  # as in pickle.dumps((self.params, self.state))
-            _keep_attributes(kept, holder, names, None, seen)
+            _keep_attributes(kept, holder, written, seen)
         else:
-            _keep(kept, "", holder, None if takes_all else names, seen)
+            _keep(kept, "", holder, None if takes_all else written, seen)
 
 
-def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen: set[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What code takes of values. `names`: the attributes and names that it has; `whole`: those of which it takes
+    everything, as in `dumps(self.state)`, and not in `dumps(self.state.weights)`."""
+
+    names: Collection[str]
+    whole: Collection[str]
+
+    def inside(self, name: str) -> "_Written | None":
+        """What it takes of the value of a name; None: everything."""
+        return None if name in self.whole else self
+
+
+def _keep(kept: Kept, name: str, value: Any, written: _Written | None, seen: set[int]) -> None:
     if isinstance(value, digests.PLAIN):
         kept.names.add(name)
         return
@@ -155,25 +178,45 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
         kept.identities.add(id(value))
         for _, entry in digests.entries_of(value):
             if not isinstance(entry, digests.PLAIN):
-                _keep(kept, name, entry, names, seen)
+                _keep(kept, name, entry, written, seen)
     elif content_of(value) is not None:
         kept.identities.add(id(value))
     elif package_of(type(value)) not in SKIPPED | sys.stdlib_module_names or isinstance(value, NAMESPACES):
-        _keep_attributes(kept, value, names, names, seen)
+        _keep_attributes(kept, value, written, seen)
 
 
-def _keep_attributes(
-    kept: Kept, value: Any, names: Collection[str] | None, inner: Collection[str] | None, seen: set[int]
-) -> None:
-    """Takes as kept the attributes with these `names` (None: all), and of what they are those with `inner`."""
+def _keep_attributes(kept: Kept, value: Any, written: _Written | None, seen: set[int]) -> None:
+    """Takes as kept the attributes that are written (None: all), and of what they are."""
+    if written is not None and written.whole and _computes(type(value), written.names):
+        written = None
     for owner, attributes in [(value, held_attributes(value)), *((kind, vars(kind)) for kind in type(value).__mro__)]:
         for attribute, part in attributes.items():
-            if names is None or attribute in names:
+            if written is None or attribute in written.names:
                 if isinstance(part, digests.PLAIN):
                     kept.attributes.add((id(owner), attribute))
                 else:
                     kept.references.add((id(owner), attribute))
-                    _keep(kept, attribute, part, inner, seen)
+                    _keep(kept, attribute, part, None if written is None else written.inside(attribute), seen)
+
+
+def _computes(kind: type, names: Collection[str]) -> bool:
+    """Whether one of these names is a property of a class: nobody knows what it takes."""
+    computed = (property, functools.cached_property)
+    return any(isinstance(vars(owner).get(name), computed) for owner in kind.__mro__ for name in names)
+
+
+@functools.cache
+def _used_whole(code: types.CodeType) -> frozenset[str]:
+    """The names and attributes of which a function, or a function inside it, uses more than an attribute."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
+    own = {
+        str(load.argval)
+        for load, following in itertools.pairwise(steps)
+        if load.opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST"))
+        and (following.opname != "LOAD_ATTR" or is_method(following) or following.argval in _WHOLESALE)
+    }
+    inner = [_used_whole(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(own).union(*inner)
 
 
 @functools.cache
@@ -201,4 +244,4 @@ def keep_state_of(kept: Kept, item: Any) -> None:
 
 def keep_deeply(kept: Kept, value: Any) -> None:
     """Takes an array or a container, with all that is in it, as kept."""
-    _keep(kept, "", value, (), set())
+    _keep(kept, "", value, _Written((), ()), set())

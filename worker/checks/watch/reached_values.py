@@ -6,11 +6,10 @@ objects. Imports no framework.
 
 import collections
 import functools
-import numbers
 import sys
 import time
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,13 @@ import numpy as np
 from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
-from worker.checks.watch.referents import Default, Part, Setting, parts_of
+from worker.checks.watch.referents import Default, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
+
+_OTHER = object()
+"""Stands for what a container holds besides numbers and arrays."""
 
 
 class Search:
@@ -39,7 +41,6 @@ class Search:
         self._kept = kept
         self._until = until
         self._seen: set[int] = set()
-        self._has_met_others = False  # than numbers and arrays, in the container that is looked at
         self._names: set[str] = set()  # of the roots
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
@@ -59,13 +60,17 @@ class Search:
         self._alive.clear()
         return self
 
+    @property
+    def objects_seen(self) -> frozenset[int]:
+        """The ids of all that was reached."""
+        return frozenset(self._seen)
+
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
         if (owner, binding) in self._kept.attributes:
             return
         if isinstance(value, digests.PLAIN):
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
-            is_numeric = kind == "value" and isinstance(value, numbers.Number)
-            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value, is_numeric)
+            plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return
         identity = id(value)
@@ -79,14 +84,11 @@ class Search:
         self._alive.append(value)
         if digests.is_array(value):
             if not is_parameter(value):
-                self._add(
-                    path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding, True
-                )
+                self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
-            self._has_met_others = False
-            digest = self._digest_container(path, value)
-            is_numeric = not self._has_met_others
-            self._add(path, _kind_of_container(value), digest, identity, owner, binding, is_numeric)
+            numbers: list[object] = []
+            digest = self._digest_container(path, value, numbers=numbers)
+            self._add(path, _kind_of_container(value), digest, identity, owner, binding, numbers)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
         elif (tensors := digests.tensors_in(value)) is not None:
@@ -111,14 +113,20 @@ class Search:
         identity: int,
         owner: int | None,
         binding: str | None,
-        is_numeric: bool = False,
+        held: Sequence[object] = (_OTHER,),
     ) -> None:
+        """`held`: of a container, the plain values in it, and whether there are others."""
         if digest is not None:
-            self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding, None, is_numeric))
+            is_other = len(held) > digests.ENTRIES or any(entry is _OTHER for entry in held)
+            numbers = None if is_other else tuple(held)
+            self.values.setdefault(path, Reached(path, kind, digest, identity, owner, binding, None, numbers))
 
-    def _digest_container(self, path: str, container: Any, depth: int = 8, outer: str | None = None) -> int:
+    def _digest_container(
+        self, path: str, container: Any, depth: int = 8, outer: str | None = None, numbers: list[object] | None = None
+    ) -> int:
         """The digest of what is plain in a container; the objects in it wait for their turn. `outer`: the path of the
-        one that has it."""
+        one that has it. `numbers`: gets the numbers in it, and `_OTHER` for what is neither a number nor an array."""
+        numbers = [] if numbers is None else numbers
         parts = [len(container)]
         try:
             entries = digests.entries_of(container)
@@ -129,7 +137,7 @@ class Search:
         for key, entry in entries:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
-                self._has_met_others |= not isinstance(entry, numbers.Number)
+                numbers.append(entry if isinstance(entry, int | float | complex | np.number) else _OTHER)
                 continue
             if (function := _function_of(entry)) is not None:
                 parts.append(digests.digest_plain(function))
@@ -143,9 +151,9 @@ class Search:
             elif isinstance(entry, digests.CONTAINERS) and depth > 0:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
-                parts.append(self._digest_container(path + key, entry, depth - 1, outer or path))
+                parts.append(self._digest_container(path + key, entry, depth - 1, outer or path, numbers))
             else:
-                self._has_met_others = True
+                numbers.append(_OTHER)
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
 
@@ -175,6 +183,7 @@ class Search:
             return
         if digest is not None:
             self._add(path, "iterator", digest, identity, owner, binding)
+            self._waiting.extend(parts_of_generator(path, iterator))
         else:
             self._waiting.extend(parts_of(path, iterator, self.codes))
 

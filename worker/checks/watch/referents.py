@@ -14,14 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from worker.checks.reachability import closure_of, globals_of, is_installed_file
-from worker.checks.watch.digests import PLAIN
+from worker.checks.reachability import closure_of, globals_of, held_attributes, is_installed_file, locals_of
+from worker.checks.watch.digests import PLAIN, is_plain, locals_to_read
 from worker.checks.watch.replaced_objects import is_object
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
     function_of,
-    held_attributes,
     is_installed,
     is_scripts,
     is_scripts_class,
@@ -75,6 +74,15 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
             yield from _methods_of(path, value)
     elif not isinstance(value, GENERATORS):
         yield from _parts_of_object(path, value)
+
+
+def parts_of_generator(path: str, iterator: Any) -> Iterator[Part]:
+    """The objects of a generator of the script's; numbers, arrays and iterators in it are part of its position."""
+    if isinstance(iterator, types.GeneratorType):
+        read = locals_to_read(iterator.gi_frame) if locals_of(iterator) else {}
+        for name, value in read.items():
+            if not (is_plain(value) or hasattr(type(value), "__next__")):
+                yield f"{path}.{name}", value, None, None
 
 
 def _parts_of_function(path: str, function: types.FunctionType, codes: set[types.CodeType]) -> Iterator[Part]:

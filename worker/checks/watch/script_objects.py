@@ -24,23 +24,6 @@ SKIPPED = frozenset({"numpy", "pandas", "worker", "supervisor", "google", "h5py"
 """Packages whose objects are not searched."""
 
 
-def held_attributes(value: Any) -> dict[str, Any]:
-    """The attributes that an object itself holds, by name."""
-    attributes = dict(getattr(value, "__dict__", {}))
-    for kind in type(value).__mro__:
-        for name in _slots_of(kind):
-            if name not in attributes and hasattr(value, name):
-                attributes[name] = getattr(value, name)
-    return attributes
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots_of(kind: Any) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    slots = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in slots if isinstance(name, str) and not name.startswith("__"))
-
-
 @functools.lru_cache(maxsize=4096)
 def names_in_framework(kind: type) -> frozenset[str]:
     """Names that the functions of a framework's classes use: attributes of that name are its own."""

@@ -4,12 +4,13 @@ They do not change from one step boundary to the next, so comparing those tells 
 its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
 the same, a flag or a table, and nobody wants to hear of these. So a job's directory keeps what they were, and the first
 steps after a restart compare: what differs is named. Numbers, arrays and containers of these are compared: texts name
-files, hosts and times, and differ without an effect.
+files, hosts and times, and differ without an effect. It is written with the first step already, when nobody knows yet
+which of them change later, as a checkpoint of that step may be the one that is restored.
 """
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
@@ -31,25 +32,37 @@ class SetOnce:
     def __init__(self, recorded: Mapping[str, int]) -> None:
         """`recorded`: by name, what they were in the processes before."""
         self._recorded = recorded
-        self._before: Values | None = None
+        self._before: Values = {}
+        self._objects: Collection[int] = ()
         self._digests: dict[str, int] = {}
+        self._changed: set[str] = set()  # what a later pass has set to something else, or would make anew
 
-    def begin(self, values: Values) -> None:
-        """What there is before the first pass, or, called again, behind its head."""
-        self._before = {**values, **(self._before or {})}
+    def begin(self, values: Values, objects: Collection[int] = ()) -> None:
+        """What there is before the first pass, or, called again, behind its head. `objects`: ids of those that have
+        attributes, or may get some."""
+        self._before, self._objects = {**values, **self._before}, {*objects, *self._objects}
+
+    def drawn(self, values: Values) -> list[Reached]:
+        """The caches that the first pass has filled with random numbers."""
+        caches = [now for now in values.values() if now.kind == "cache"]
+        return [now for now in caches if (was := self._before.get(now.path)) is not None and was.digest != now.digest]
 
     def first(self, values: Values, is_lost: IsLost) -> None:
         """What there is at the end of the first pass."""
-        before, self._before = self._before or {}, None
+        before, self._before = self._before, {}
         # another name may lead to an attribute by now; of the loop's own names its code tells which are new
         attributes = {(was.owner, was.binding): was for was in before.values() if was.owner is not None}
-        owners = {was.owner for was in attributes.values()}
+        owners = {was.owner for was in attributes.values()}.union(self._objects)
         for path, now in values.items():
             was = before.get(path)
             if was is None and now.owner is not None:
                 was = attributes.get((now.owner, now.binding))
-            is_new = now.owner in owners if was is None else was.digest != now.digest
-            if is_new and now.is_numeric and is_lost(now, was):
+            if was is None:
+                is_new = now.owner in owners or _is_of_object_made_late(path, before)
+            else:
+                is_new = now.digest != was.digest
+            is_named = now.binding is not None or now.numbers is not None
+            if is_new and now.is_numeric and is_named and is_lost(now, was):
                 self._digests[path] = now.digest
 
     def later(self, values: Values, is_lost: IsLost) -> None:
@@ -58,19 +71,33 @@ class SetOnce:
             now = values.get(path)
             if now is None or now.digest != self._digests[path] or not is_lost(now, now):
                 del self._digests[path]
+                self._changed.add(path)
 
     @property
     def digests(self) -> dict[str, int]:
         """By name, what they were in the first process that set them."""
-        return {**self._digests, **self._recorded}
+        recorded = {path: digest for path, digest in self._recorded.items() if path not in self._changed}
+        return {**self._digests, **recorded}
 
     def differing(self, values: Values, is_lost: IsLost) -> list[Reached]:
         """Those that are others than in the processes before."""
         return [
             now
             for path, digest in self._recorded.items()
-            if (now := values.get(path)) is not None and now.digest != digest and is_lost(now, now)
+            if path not in self._changed
+            and (now := values.get(path)) is not None
+            and now.digest != digest
+            and is_lost(now, now)
         ]
+
+
+def _is_of_object_made_late(path: str, before: Values) -> bool:
+    """Whether it is in an object where None was before the pass."""
+    parts = path.split(".")
+    around = (before.get(".".join(parts[:count])) for count in range(1, len(parts)))
+    return any(
+        reached is not None and reached.kind in ("value", "default") and reached.value is None for reached in around
+    )
 
 
 def read_set_once(directory: Path) -> dict[str, int]:

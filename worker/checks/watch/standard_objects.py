@@ -66,6 +66,12 @@ _DRAWING = frozenset({
 """Names of what draws random numbers, in every library."""
 
 
+_SEEDING = frozenset({
+    "default_rng", "RandomState", "Random", "manual_seed", "PRNGKey", "fold_in", "SeedSequence", "from_seed",
+})  # fmt: skip
+"""Names of what makes a generator from a number: the same numbers come again."""
+
+
 def content_of(value: Any) -> Any:
     """What an object of the standard library or a data frame holds, as values or containers; None if it holds nothing
     for a script."""
@@ -97,7 +103,8 @@ def cached_draws(cached: Any) -> int | None:
     function = cached.__wrapped__
     if not isinstance(function, types.FunctionType):
         return None
-    draws = not _DRAWING.isdisjoint(names_in_code(function.__code__)) or any(
+    names = names_in_code(function.__code__)
+    draws = (not names.isdisjoint(_DRAWING) and names.isdisjoint(_SEEDING)) or any(
         isinstance(part, GENERATORS) for _, part in (*closure_of(function), *globals_of(function))
     )
     return cached.cache_info().currsize if draws else None

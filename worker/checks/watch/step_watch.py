@@ -31,7 +31,7 @@ from worker.checks.watch.carried_names import CarriedNames
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
-from worker.checks.watch.code.instructions import stored_names
+from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import (
     LoopFrame,
     is_made_from_run,
@@ -99,7 +99,8 @@ class StepWatch:
     def begin(self, frame: types.FrameType | None) -> None:
         """The first pass of the loop in `frame` begins."""
         search = Search(self._kept_now(), time.thread_time() + LOOK_S)
-        self._once.begin(search.run(self._roots_of(loop_frames(frame, self._entered))).values)
+        search.run(self._roots_of(loop_frames(frame, self._entered)))
+        self._once.begin(search.values, search.objects_seen)
 
     def head_otherwise(self, frame: types.FrameType | None, recorded: Mapping[str, int]) -> list[Finding]:
         """What the head of an epoch, done again in the middle of it, has made otherwise than at the epoch's begin."""
@@ -119,8 +120,13 @@ class StepWatch:
 
     @property
     def set_once(self) -> dict[str, int] | None:
-        """What the first pass has set and no later one has changed; None as long as nobody knows."""
-        return self._once.digests if self._times.looks >= FIRST_LOOKS else None
+        """What the first pass has set and no later one has changed; None before the first look."""
+        return self._once.digests if self._times.looks else None
+
+    @property
+    def knows_set_once(self) -> bool:
+        """Whether it has seen enough later passes for that."""
+        return self._times.looks >= FIRST_LOOKS
 
     def look(self, step: int, epoch: int, frame: types.FrameType | None) -> list[Finding]:
         """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
@@ -276,18 +282,29 @@ class StepWatch:
     def _set_otherwise(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What the first pass has set to something else than in the processes before."""
         is_lost = self._is_lost(kept, frames)
+        found: list[tuple[str, Reached]] = []
         if self._times.looks == 0:
+            drawn = self._once.drawn(search.values)
+            found += [("cache", now) for now in drawn if is_lost(now, None)]
             self._once.first(search.values, is_lost)
-            return []
-        self._once.later(search.values, is_lost)
-        if self._times.looks != FIRST_LOOKS - 1:
-            return []
+        else:
+            self._once.later(search.values, is_lost)
+        if self._times.looks == FIRST_LOOKS - 1:
+            differing = self._once.differing(search.values, is_lost)
+            found += [("once", now) for now in differing if not self._is_measured(now, frames)]
         values = []
-        for now in self._once.differing(search.values, is_lost):
+        for kind, now in found:
             self._named.add(now.path)
             place = self._place_of(now, frames) or "set in the first pass"
-            values.append(CarriedValue(now.path, f"{now.path} ({place})", False, "once"))
+            values.append(CarriedValue(now.path, f"{now.path} ({place})", False, kind))
         return findings_of(values)
+
+    def _is_measured(self, reached: Reached, frames: Sequence[LoopFrame]) -> bool:
+        """Whether it tells something of this process, such as its pid or how long a step took, and nothing else."""
+        if any(map(self._is_time, reached.numbers or ())):
+            return True
+        codes = (*self._codes, *(frame.frame.f_code for frame in frames))
+        return any((reached.binding or short_name(reached.path)) in measured_names(code) for code in codes)
 
     def _changed_ahead(self, search: Search, kept: Kept, until: float) -> list[Finding]:
         """What the functions of the data have changed since the last look. `search`: what the loop reaches."""

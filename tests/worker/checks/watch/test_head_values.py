@@ -1,5 +1,6 @@
 """What the head of an epoch takes from the state comes out otherwise in the middle of the epoch: it is named then."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,6 +123,20 @@ def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
     said = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
     assert (done == expected) == (name is None)
     assert [line.split(": ")[2].partition(";")[0] for line in said] == ([] if name is None else [name])
+
+
+def test_what_a_loop_around_the_run_assigns_is_none_of_its_heads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for dies_at in (6, -1):
+        with contextlib.suppress(Died), FilesRun(History(), directory=tmp_path, interval="1 steps") as run:
+            for _ in run.epochs(2):
+                for _ in run.range(4):
+                    if run.step == dies_at:
+                        raise Died
+                    run.step_done()
+
+    assert "cannot resume exactly" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dies_at", [3, 4])

@@ -6,12 +6,16 @@ import importlib
 import io
 import itertools
 import multiprocessing
+import pickle
 import queue
+import random
 import sys
 import time
 import tracemalloc
+import types
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -162,6 +166,38 @@ def test_looking_at_iterators_does_not_move_them() -> None:
         assert digests.digest_position(iterator) != first, iterator
 
 
+def test_position_of_a_generator_has_the_arrays_and_lists_that_it_will_read() -> None:
+    def averaged() -> Any:
+        mean, last = np.zeros(2), [0.0]
+        while True:
+            mean *= 0.5
+            mean += last.pop()
+            last.append(1.0)
+            yield mean
+
+    source = averaged()
+    next(source)
+    before = digests.digest_position(source)
+    next(source)
+
+    assert digests.digest_position(source) != before
+
+
+def test_position_of_a_generator_has_nothing_that_it_makes_anew() -> None:
+    def noise() -> Any:
+        while True:
+            scale = random.random()
+            drawn = np.random.rand(2) * scale
+            yield drawn
+
+    source = noise()
+    next(source)
+    before = digests.digest_position(source)
+    next(source)
+
+    assert digests.digest_position(source) == before
+
+
 class Model:
     """Writes some of what it has to a file."""
 
@@ -201,8 +237,6 @@ def test_what_a_nested_function_writes_is_kept() -> None:
 
 
 def test_a_program_that_pickles_an_object_keeps_all_of_it() -> None:
-    import pickle
-
     model, kept = Model(), Kept()
 
     def write(folder: Path) -> None:
@@ -211,6 +245,47 @@ def test_a_program_that_pickles_an_object_keeps_all_of_it() -> None:
     keep_written(kept, [write])
 
     assert not reached(("model", model), kept=kept)
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """As programs with JAX have it."""
+
+    weights: Any
+    moments: Any
+    scale: float = 1.0
+
+    @property
+    def parts(self) -> Any:
+        return self.weights, self.moments
+
+
+class Files:
+    """Writes a state by pickling all of it, or what it names of it."""
+
+    def __init__(self) -> None:
+        self.state = TrainState(np.zeros(2), SimpleNamespace(mean=np.zeros(2)))
+
+    def write(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps(self.state))
+
+    def write_some(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps({"w": self.state.weights, "m": self.state.moments}))
+
+    def write_property(self, folder: Path) -> None:
+        (folder / "s").write_bytes(pickle.dumps(self.state.parts))
+
+
+@pytest.mark.parametrize(
+    ("write", "not_kept"),
+    [(Files.write, set()), (Files.write_some, {"files.state.scale"}), (Files.write_property, set())],
+)
+def test_a_program_that_pickles_attributes_of_an_object_keeps_these(write: Any, not_kept: set[str]) -> None:
+    files, kept = Files(), Kept()
+
+    keep_written(kept, [types.MethodType(write, files)])
+
+    assert {path for path in reached(("files", files), kept=kept) if path.startswith("files")} == not_kept
 
 
 class Stopping:

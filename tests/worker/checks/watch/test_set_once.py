@@ -1,7 +1,12 @@
 """What the first pass of a loop sets, and a restart sets otherwise, is named; what comes out the same is not."""
 
+import contextlib
+import os
+import random
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +69,10 @@ def _attempt(begin: Callable[[Launch], None]) -> None:
 def killed(directory: Path, dies_at: int) -> None:
     with pytest.raises(Died):
         train(directory, dies_at, Normalizer(), Epochs())
+    wait_for_the_record()
+
+
+def wait_for_the_record() -> None:
     for thread in threading.enumerate():
         if thread.name == "stepkeeper-set-once":
             thread.join(60)
@@ -107,9 +116,8 @@ def test_what_an_earlier_training_has_recorded_is_not_compared_with_a_new_one(tm
     assert read_set_once(tmp_path).keys() == {"epochs.warm", "epochs.begun"}
 
 
-def reached(path: str, digest: int, owner: int | None = 1, *, is_numeric: bool = True) -> Reached:
-    binding = path.rpartition(".")[2] if owner is not None else None
-    return Reached(path, "value", digest, 0, owner, binding, None, is_numeric)
+def reached(path: str, digest: int, kind: str = "value", owner: int | None = 1, value: object = 0.5) -> Reached:
+    return Reached(path, kind, digest, 0, owner, path.rpartition(".")[2], value)
 
 
 def seen(*values: Reached) -> dict[str, Reached]:
@@ -123,7 +131,7 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
         reached("a.same", 1), reached("self.same", 1), reached("a.set", 2), reached("a.anew", 2),
         reached("a.then_changed", 2),
         reached("a.new", 3), reached("b.of_a_new_object", 3, owner=2), reached("new_name", 3, owner=None),
-        reached("a.text", 3, is_numeric=False),
+        reached("a.text", 3, value="run of today"),
     )  # fmt: skip
     once.first(now, lambda value, before: True)
     assert once.digests == {"a.set": 2, "a.then_changed": 2, "a.anew": 2, "a.new": 3}
@@ -131,6 +139,54 @@ def test_only_what_the_first_pass_sets_and_no_later_one_changes_is_kept() -> Non
     once.later(now | seen(reached("a.then_changed", 9)), lambda value, before: value.path != "a.anew")
 
     assert once.digests == {"a.set": 2, "a.new": 3}
+
+
+def test_what_an_object_gets_only_in_the_first_pass_is_kept_and_numbers_in_containers() -> None:
+    once = SetOnce({})
+    once.begin(seen(reached("a.stats", 1, kind="default", value=None), reached("a.base", 1, kind="container")), {1, 7})
+    full = replace(reached("a.base", 2, kind="container"), numbers=(1.0,))
+    texts = reached("a.texts", 2, kind="container")
+    late, of_late, other = reached("b.mean", 3, owner=7), reached("a.stats.mean", 3, owner=8), reached("c", 3, owner=9)
+
+    once.first(seen(full, texts, late, of_late, other), lambda value, before: True)
+
+    assert once.digests == {"a.base": 2, "b.mean": 3, "a.stats.mean": 3}
+
+
+def test_caches_that_the_first_pass_has_filled_are_told() -> None:
+    once = SetOnce({})
+    once.begin(seen(reached("draw", 0, kind="cache"), reached("again", 1, kind="cache")))
+
+    assert [cache.path for cache in once.drawn(seen(reached("draw", 1, "cache"), reached("again", 1, "cache")))] == [
+        "draw"
+    ]
+
+
+class Timer:
+    """Says how long the first step took, and who did it."""
+
+    def __init__(self) -> None:
+        self.first_s, self.pid, self.log = 0.0, 0, dict[str, float]()
+
+    def first(self, began_at: float) -> None:
+        if not self.pid:
+            self.first_s, self.pid = time.perf_counter() - began_at, os.getpid() + random.randint(1, 9)
+            self.log["first"] = time.perf_counter() - began_at
+
+
+def test_what_tells_of_the_process_alone_is_not_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for dies_at in (4, -1):
+        timer = Timer()
+        with contextlib.suppress(Died), FilesRun(History(), directory=tmp_path, interval="1 steps") as run:
+            for number in run.range(8):
+                timer.first(time.perf_counter() - number)
+                if run.step == dies_at:
+                    raise Died
+                run.step_done(loss=timer.pid + timer.first_s + len(timer.log))
+        wait_for_the_record()
+
+    assert read_set_once(tmp_path).keys() == {"timer.first_s", "timer.pid", "timer.log"}
+    assert "timer" not in capfd.readouterr().err
 
 
 def test_a_value_that_differs_is_told_at_each_restart_and_the_first_one_stays_recorded() -> None:
@@ -152,3 +208,20 @@ def test_record_comes_back_and_whatever_else_is_there_is_none(tmp_path: Path) ->
     assert read_set_once(tmp_path) == {}
     (tmp_path / layout.SET_ONCE).unlink()
     assert read_set_once(tmp_path) == {}
+
+
+def test_what_a_process_has_set_that_died_in_its_second_step_is_compared(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its only checkpoint is that of the first step. What a later step changes is not named, though it was recorded."""
+    killed(tmp_path / "job", 1)
+    of_head = {"epochs.warm", "epochs.begun"}
+    assert read_set_once(tmp_path / "job").keys() == {"normalizer.mean", "normalizer.weights", *of_head}
+    recorded = read_set_once(tmp_path / "job") | {"normalizer.last": 1}
+    write_set_once(tmp_path / "job", recorded)
+
+    train(tmp_path / "job", -1, Normalizer(), Epochs())
+
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
+    assert "normalizer.mean" in said
+    assert "normalizer.last" not in said

@@ -122,9 +122,10 @@ class Flow:
                     stores.setdefault(name, stored)
         return stores
 
-    def made_in_loops(self, index: int) -> frozenset[str]:
-        """The names that the loops around an instruction assign."""
-        return frozenset(name for first, last in self._loops_around(index) for name in self._stores_in(first, last))
+    def made_in_loops(self, index: int, after_line: int = 0) -> frozenset[str]:
+        """The names that the loops around an instruction assign, of those loops that begin behind a line."""
+        loops = [loop for loop in self._loops_around(index) if (self.line_of(loop[0]) or 0) > after_line]
+        return frozenset(name for first, last in loops for name in self._stores_in(first, last))
 
     def made_in_each_pass(self, index: int) -> frozenset[str]:
         """The names that the innermost loop around an instruction assigns before it reads them."""

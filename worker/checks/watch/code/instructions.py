@@ -104,6 +104,28 @@ def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
     return lines
 
 
+MEASURES = frozenset(
+    {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "thread_time",
+     "default_timer", "elapsed_time", "now", "utcnow", "today", "getpid", "getppid", "get_ident", "get_native_id", "id",
+     "fileno", "getrusage", "ru_maxrss", "virtual_memory", "memory_info", "memory_allocated", "max_memory_allocated",
+     "memory_reserved", "memory_stats", "getloadavg"}
+)  # fmt: skip
+"""Names of what tells something of this process or its host, and nothing of training."""
+
+
+@functools.lru_cache(maxsize=1024)
+def measured_names(code: types.CodeType) -> frozenset[str]:
+    """The names in a function, and in functions inside it, that share a line with one of MEASURES."""
+    lines: dict[int, set[str]] = {}
+    for instruction in dis.get_instructions(code):
+        line = instruction.positions.lineno if instruction.positions is not None else None
+        if line is not None and isinstance(instruction.argval, str):
+            lines.setdefault(line, set()).add(instruction.argval)
+    own = (names for names in lines.values() if not names.isdisjoint(MEASURES))
+    inner = (measured_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset().union(*own, *inner)
+
+
 @dataclass(frozen=True, slots=True)
 class NameAccess:
     """What an instruction does with an attribute or a name of the module. `kind`: `load` or `store`. `holder`: the

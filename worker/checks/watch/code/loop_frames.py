@@ -28,6 +28,8 @@ class LoopFrame(RunFrame):
     carried: dict[str, int | None]
     read: frozenset[str]
     made_in_loops: frozenset[str]
+    made_in_run: frozenset[str]
+    """Those of `made_in_loops` that a loop inside of the run assigns."""
     attribute_targets: frozenset[str]
     attributes_set_in_heads: tuple[frozenset[str], ...]
     """By loop around the step, the innermost first: those that each pass assigns, in the body of the loop itself,
@@ -38,10 +40,15 @@ class LoopFrame(RunFrame):
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
     """The frames of a run, innermost first; see `frames_of_run`."""
-    return [_loop_frame(current) for current in frames_of_run(frame, entered)]
+    frames = frames_of_run(frame, entered)
+    return [
+        _loop_frame(current, entered.line if entered is not None and current.f_code is entered.code else 0)
+        for current in frames
+    ]
 
 
-def _loop_frame(frame: types.FrameType) -> LoopFrame:
+def _loop_frame(frame: types.FrameType, begins_at: int) -> LoopFrame:
+    """`begins_at`: the line of the run's `with`, if it is in this function."""
     flow = flow_of(frame.f_code)
     index = flow.index_at(frame.f_lasti)
     by_calls: frozenset[str] = frozenset()
@@ -55,7 +62,8 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
     targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
     made = flow.made_in_loops(index)
     by_call = frozenset(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars, made)
-    return LoopFrame(frame, carried, read, made, targets, heads, by_call)
+    in_run = flow.made_in_loops(index, begins_at)
+    return LoopFrame(frame, carried, read, made, in_run, targets, heads, by_call)
 
 
 def _attributes_set_in_heads(frame: types.FrameType) -> tuple[frozenset[str], ...]:

@@ -1,0 +1,70 @@
+"""What an earlier daemon left, while commands arrive."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.config import load_config
+from supervisor.core.program.facts import ALIVE
+from supervisor.runner.attempt.adopting import Leftovers
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.gates import DependencyGates
+from supervisor.runner.fleet.leftovers import LeftoverProcesses
+from supervisor.runner.fleet.ordering import StartTurns
+from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
+from supervisor.runner.program.retiring import retire
+from supervisor.runner.program.runner import Runner
+from tests.waiting import stays_async, wait_until_async
+
+EXITS_SLOWLY = "trap 'echo told; read line; exit' TERM; echo runs; while :; do sleep 0.02; done"
+
+
+@pytest.fixture
+def old() -> Iterator[subprocess.Popen[str]]:
+    """A worker that has been told to exit only once its standard input ends."""
+    with subprocess.Popen(
+        ["/bin/bash", "-c", EXITS_SLOWLY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.integration
+async def test_a_program_that_is_configured_again_starts_once_its_old_worker_has_ended(
+    tmp_path: Path, services: Services, old: subprocess.Popen[str]
+):
+    """Two workers of one program would train side by side."""
+    path = tmp_path / "test.conf"
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:again]\ncommand=/bin/sleep 60\n"
+        "stdout_logfile=NONE\nstderr_logfile=NONE\n"
+    )
+    runner = Runner(load_config(path, os.environ).programs["again"], services)
+    gates = DependencyGates({runner.name: runner}, services.ledger)
+    takeover = Takeover(services, LeftoverProcesses(), gates, lambda: False)
+    (turn,) = StartTurns(1)
+    runner.set_wanted(True)
+    assert old.stdin is not None
+    assert old.stdout is not None
+
+    left = Leftovers(strays=(psutil.Process(old.pid),))
+    ending = asyncio.create_task(takeover.end_unconfigured(runner.name, left))
+    assert await asyncio.to_thread(old.stdout.readline) == "told\n"
+    starting = asyncio.create_task(takeover.bring_up(runner, Leftovers(), UsedAttempts(), turn))
+    await stays_async(lambda: runner.state not in ALIVE, "it waits", 0.2)
+    old.stdin.close()
+    await asyncio.gather(ending, starting)
+
+    await wait_until_async(lambda: runner.state in ALIVE, "it starts")
+    await retire(runner, "test")
