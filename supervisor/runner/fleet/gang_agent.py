@@ -63,20 +63,22 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class GangSettings:
     """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
-    train; the others are spare. `verdict`: where the chief writes for the batch script how the generation has ended.
-    `stops_alone`: a daemon that is told to exit is told so because of its own node, which is replaced.
+    train; the others are spare. `has_own_folders`: whether the file says that each node has a checkpoint_dir of its
+    own. `verdict`: where the chief writes for the batch script how the generation has ended. `stops_alone`: a daemon
+    that is told to exit is told so because of its own node, which is replaced.
     """
 
     secret: str
     rendezvous_s: float
     wanted: int
+    has_own_folders: bool = False
     verdict: Path | None = None
     stops_alone: bool = False
 
 
 class GangAgent:
-    """`place`: of this node in the gang, which this changes with each turn. `runners`: the one program, by name.
-    `leave`: asks the daemon to exit; `is_leaving`: whether it was asked, for whatever reason.
+    """`place`: of this node in the gang, which this changes with each turn. `runners`: the one program, by name, once
+    it is made. `leave`: asks the daemon to exit; `is_leaving`: whether it was asked, for whatever reason.
     """
 
     def __init__(
@@ -97,10 +99,8 @@ class GangAgent:
         self._is_leaving = is_leaving
         roster = Roster(self.allocation.size, settings.wanted)
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
-        jobs = [runner.config.job for runner in runners.values()]
-        self._own_folders = any(job is not None and not job.checkpoint_dir_shared for job in jobs) or None
         port = gang.link_port(self.allocation)
-        self._link = GangLink(self.allocation, settings.secret, port, self, self._own_folders)
+        self._link = GangLink(self.allocation, settings.secret, port, self, settings.has_own_folders or None)
         place.parts.connect(self._link.send)
         self._address = self._free_address()
         self._joined = 0
@@ -248,7 +248,7 @@ class GangAgent:
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
-        if bool(joins.own_folders) is not bool(self._own_folders):
+        if bool(joins.own_folders) is not self._settings.has_own_folders:
             self._execute([EndGeneration(StepExit.FAILED, self._describe_other_file(rank, bool(joins.own_folders)))])
         now = self._loop.time()
         self._execute(self._view.joined(rank, joins.turn, joins.address, now, joins.diverged))
