@@ -180,7 +180,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     withdraws = runner.facts.begin_at is not None
     runner.requests.stops += 1  # also where nothing runs: a start may wait for its turn
     runner.post(events.StopRequested())  # and after a reboot it is not to start either
-    if (restarts := request.restarts and runs) or runner.requests.restarts:
+    if (restarts := request.restarts and runs) or context.ledger.wanted.is_wanted(runner.name):  # by a restart's stop
         context.ledger.wanted.record_wanted(runner.name, restarts)
     runner.requests.restarts = restarts
     if request.wait or not runs:
