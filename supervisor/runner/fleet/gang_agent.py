@@ -188,7 +188,7 @@ class GangAgent:
         self._end(StepExit.DONE, "this node has left the gang")
 
     def _leave_as_spare(self, runner: Runner) -> None:
-        if not self._is_leaving() and self._place.spare_of is not None:
+        if not self._is_leaving():
             self._leave_alone(runner)
 
     def _say_ready(self) -> None:
@@ -208,7 +208,7 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._departure.close()
+        self._departure.stop_watching()
         if self._settings.stops_alone and self.ends_with is None and status in (StepExit.SAVED, StepExit.NODE_LEAVES):
             self._departure.say_for_eviction()
         await self._end_of_node.tell_exit(status)
@@ -320,6 +320,7 @@ class GangAgent:
             if self._program.runner is not None:
                 self._departure.watch_notice(self._program.runner, self._leave_as_spare)
             return
+        self._departure.stop_watching()
         self._place.diverged = effect.diverged
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._program.has_started:

@@ -342,9 +342,26 @@ async def test_a_spare_node_waits_in_peace_beside_a_notice_that_is_over() -> Non
     departure = NodeDeparture(spare.place.allocation, 2, GangLink(spare.place.allocation, "s", 0, Heard()))
     departure.watch_notice(spare.runner, lambda runner: pytest.fail("it left"))  # type: ignore[arg-type]
     await turn_loop()
-    departure.close()
+    departure.stop_watching()
 
     assert looks == [None], "it looks again when the notice changes, and not before"
+
+
+async def test_a_node_that_is_a_spare_one_again_is_watched_again() -> None:
+    """A notice that came while it trained was withdrawn since, or an update has given the program another runner."""
+    spare = Daemon(place=replace(SPARED, rank=2), wanted=2)
+    facts = spare.runner.facts = ProgramFacts(Policy("train", is_job=True, is_gang=True))
+    gone_at = asyncio.get_running_loop().time() + facts.policy.notice_margin
+    facts.notice = Notice("file", "r", NoticeKind.PREEMPTION, Certainty.CERTAIN, gone_at, is_cancellable=True, text="")
+    departure = NodeDeparture(spare.place.allocation, 2, GangLink(spare.place.allocation, "s", 0, Heard()))
+    asked = list[object]()
+
+    for _ in range(2):
+        departure.watch_notice(spare.runner, asked.append)  # type: ignore[arg-type]
+        await turn_loop()
+    departure.stop_watching()
+
+    assert asked == [spare.runner, spare.runner]
 
 
 async def test_a_rank_leaves_between_two_turns_if_its_host_goes_before_a_step_could_be_saved() -> None:
