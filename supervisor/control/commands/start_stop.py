@@ -168,6 +168,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     """
     runner = find_program(context, request.name)
     _refuse_on_spare_node(runner, Code.NOT_RUNNING, "nothing runs here; to end the job, use scancel")
+    runner.requests.stops += 1  # at once: only starts that came before are not carried out
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     if request.only_if_saved and request.restarts and (why := await runner.find_restart_obstacle()) is not None:
         goes_on = "runs" if runner.config.job is None else "trains"
@@ -176,10 +177,9 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
+    runs = not runner.is_down or runner.waits_for is not None or runner.is_due
     withdraws = runner.facts.begin_at is not None
-    runner.requests.stops += 1  # also where nothing runs: a start may wait for its turn
-    runner.post(events.StopRequested())  # and after a reboot it is not to start either
+    runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
     if (restarts := request.restarts and runs) or context.ledger.wanted.is_wanted(runner.name):  # by a restart's stop
         context.ledger.wanted.record_wanted(runner.name, restarts)
     runner.requests.restarts = restarts

@@ -21,7 +21,7 @@ class WorkerRequests(ProgramObserver):
         self.restarts = False
         """Whether it was stopped by a client that has said it will start it again, and has not yet."""
         self.stops = 0
-        """How many times clients have stopped it: a start that waited meanwhile is not carried out."""
+        """How many times clients have asked to stop it: a start that waits meanwhile is not carried out."""
         self._exports: dict[int, asyncio.Future[Exported]] = {}
 
     async def request_export(self, attempt: int, send: Callable[[Export], None], limit_s: float) -> Exported:
