@@ -5,7 +5,7 @@ import asyncio
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands.descriptions import advice, mirror_activity
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import UP, State
 from supervisor.runner.program.runner import Runner
 
 LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
@@ -24,7 +24,7 @@ async def until_started(context: CommandContext, runner: Runner) -> None:
         except TimeoutError:
             if (silence := _mirror_silence(runner)) is not None:
                 raise CommandError(Code.WAITING, silence) from None
-    if state in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
+    if state in UP | {State.SUCCEEDED}:
         return
     error = start_error(context, runner)
     if runner.records.process.spawn_error is not None or runner.waits_for is not None or error.code is Code.WAITING:

@@ -11,7 +11,7 @@ from supervisor.config.broken_sections import BrokenSection, keep_commands, leav
 from supervisor.config.load import SectionsBroken, start_order
 from supervisor.config.several_nodes import training_nodes
 from supervisor.core.listeners import event_types
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import ALIVE
 from supervisor.ini.problems import Location, Problem
 from supervisor.protocol.allocation import AllocationError
 from supervisor.runner.attempt.adopting import Leftovers
@@ -289,7 +289,7 @@ class Updating:
 def _find_running(runners: Iterable[Runner]) -> str | None:
     """The first of them that runs or waits to be started again."""
     for runner in runners:
-        if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
+        if not runner.is_down or runner.waits_for is not None:
             return runner.name
     return None
 
