@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.config import Config, SupervisordConfig
-from supervisor.config.several_nodes import training_nodes
+from supervisor.config.several_nodes import has_own_folders, training_nodes
 from supervisor.control.base.context import CommandContext
 from supervisor.core.fleet.exit_conditions import ExitOn
 from supervisor.core.notices.active import ActiveNotices
@@ -193,9 +193,14 @@ def _build_watches(
         from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
 
         secret, verdict = os.environ.get(allocation.SECRET, ""), os.environ.get(allocation.VERDICT)
-        wanted = training_nodes(config, place.allocation.size)
-        is_pod = settings.engine == "jobset"
-        how = GangSettings(secret, settings.rendezvous_timeout, wanted, Path(verdict) if verdict else None, is_pod)
+        how = GangSettings(
+            secret,
+            settings.rendezvous_timeout,
+            wanted=training_nodes(config, place.nodes),
+            has_own_folders=has_own_folders(config),
+            verdict=Path(verdict) if verdict else None,
+            stops_alone=settings.engine == "jobset",
+        )
         gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.formats import KEY, check_format
+from supervisor.protocol.formats import KEY, check_format, refuse_newer
 from supervisor.protocol.plurals import counted
 from worker.process.attempt import Attempt
 
@@ -45,9 +45,13 @@ def is_recorded(directory: Path) -> bool:
 
 
 def write_spec(directory: Path, batch: Any) -> None:
-    """Describes `batch` in the checkpoint directory. Raises UnknownBatchSpec or OSError."""
+    """Describes `batch` in the checkpoint directory. Raises UnknownBatchSpec or OSError; NewerFormat if a later
+    version's description is there."""
     path, content = directory / layout.BATCH, (json.dumps({KEY: FORMAT, **_describe(batch)}) + "\n").encode()
-    if not path.exists() or durable.read_file(path, MAX_BYTES) != content:
+    before = durable.read_file(path, MAX_BYTES) if path.exists() else None
+    if before is not None:
+        refuse_newer(before, FORMAT, layout.BATCH)
+    if before != content:
         durable.write_file(path, content)
 
 

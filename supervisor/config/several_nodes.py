@@ -37,6 +37,13 @@ def training_nodes(config: Config, nodes: int) -> int:
     return wanted or nodes
 
 
+def has_own_folders(config: Config) -> bool:
+    """Whether each node keeps what it writes in a folder of its own."""
+    return any(
+        program.job is not None and not program.job.checkpoint_dir_shared for program in config.programs.values()
+    )
+
+
 def _require_shared_folders(config: Config) -> None:
     """A spare pod goes on from what another one has saved, and a pod that is replaced begins with empty folders."""
     state = config.supervisord.state_dir

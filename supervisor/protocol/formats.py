@@ -6,7 +6,9 @@ are added without it. A file of a later format is not damaged, so nothing may be
 rewritten, moved or deleted: whoever reads it says so, with `NewerFormat`. docs/upgrades.md lists the files.
 """
 
+import contextlib
 import errno
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,3 +47,10 @@ def check_format(body: Mapping[str, Any], newest: int, name: str) -> int:
     if number > newest:
         raise NewerFormat(name, number, newest)
     return number
+
+
+def refuse_newer(content: bytes, newest: int, name: str) -> None:
+    """To be called before the file `name`, which has this content, is replaced. Raises NewerFormat; what is damaged may
+    be replaced."""
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        check_format(json.loads(content), newest, name)

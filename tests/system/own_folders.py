@@ -36,6 +36,8 @@ class Nodes:
         """Of each node's daemon, added to that of the tests."""
         self.restarts = 0
         self.standby = "off"
+        self.sharing: set[int] = set()
+        """Nodes whose file says that all share a folder."""
         self.keys = "save_shards=always\n"
         self.notices = "off"
         (folder / "store" / "train").mkdir(parents=True)
@@ -53,7 +55,7 @@ class Nodes:
             f"[supervisord]\nstate_dir={place}/state\nlogfile={place}/daemon.log\nengine=slurm\nnotices={self.notices}\n"
             f"[program:train]\ncommand={sys.executable} {SCRIPT} {self.folder} {self.steps}\nstrategy=multiworker\n"
             f"checkpoint_dir={self.disk(rank)}\ncheckpoint_interval=7 steps\ndeterministic=true\n"
-            f"standby={self.standby}\ncheckpoint_dir_shared=false\nmirror={self.store}\n{self.keys}"
+            f"standby={self.standby}\ncheckpoint_dir_shared={rank in self.sharing}\nmirror={self.store}\n{self.keys}"
             f"redirect_stderr=true\nstdout_logfile={place}/train.log\n"
             f'environment=PYTHONPATH="{ROOT}",PAUSE="{self.pause}",DISK="{self.disk(rank)}"\n'
         )

@@ -72,6 +72,17 @@ def test_nodes_that_lose_workers_daemons_and_disks_end_with_the_same_bits(tmp_pa
     assert nodes.committed()[0] == STEPS
 
 
+def test_nodes_whose_files_differ_train_nothing_and_say_why(tmp_path: Path) -> None:
+    """Else one would wait until startup_timeout for what the other never says."""
+    nodes = Nodes(tmp_path)
+    nodes.sharing = {1}
+    with nodes.running() as pods:
+        assert {pod.wait(PATIENCE_S) for pod in pods} == {StepExit.FAILED, StepExit.AGAIN}, nodes.said()
+        (over,) = nodes.log(0, "gang.over")
+
+    assert over["why"].startswith("cannot train: checkpoint_dir_shared is not false in the configuration of rank 1")
+
+
 def test_node_with_an_older_or_another_checkpoint_of_its_own_begins_from_the_chiefs(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path / "gang", pause=0.2)
     with nodes.running() as pods:

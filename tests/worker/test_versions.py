@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import manifest, replayed
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.formats import NewerFormat
+from worker.checks.watch import set_once
 from worker.devices import conditions
 from worker.progress.divergence import Divergence, add_skipped, read_skipped
 from worker.saving.commit_record import CommitRecord
@@ -82,6 +83,18 @@ def test_skipped_batches_of_a_later_format_stop_the_start_and_stay(tmp_path: Pat
     assert (tmp_path / layout.SKIPPED).read_bytes() == before
 
 
+def test_what_a_later_version_has_noted_beside_the_checkpoints_stays(tmp_path: Path):
+    (tmp_path / layout.SET_ONCE).write_text('{"digests": {"normalizer.mean": "1"}}')
+    (tmp_path / layout.REPLAYED).write_text('{"checkpoints": ["step-0000000004.a1"]}')
+    before = [set_format(tmp_path / name, 2) for name in (layout.SET_ONCE, layout.REPLAYED)]
+
+    set_once.keep_set_once(tmp_path, {"normalizer.mean": 3})
+    with pytest.raises(NewerFormat, match=r"newer stepkeeper wrote replayed.json \(format 2"):
+        replayed.add_replayed(tmp_path, ["step-0000000009.a1"])
+
+    assert [(tmp_path / name).read_bytes() for name in (layout.SET_ONCE, layout.REPLAYED)] == before
+
+
 def record_of(folder: Path) -> CommitRecord:
     """The record of a directory, as the earlier version wrote it."""
     record = CommitRecord(folder, Path("/data/run"))
@@ -123,9 +136,12 @@ def test_a_description_of_batches_is_read_and_one_of_a_later_format_is_not(tmp_p
     assert json.loads((tmp_path / layout.BATCH).read_text())["format"] == 1
     assert zero_batch(tmp_path, tf.distribute.get_strategy())[0].shape == (8, 2)
 
-    set_format(tmp_path / layout.BATCH, 2)
+    before = set_format(tmp_path / layout.BATCH, 2)
     with pytest.raises(UnknownBatchSpec, match=r"newer stepkeeper wrote batch.json"):
         zero_batch(tmp_path, tf.distribute.get_strategy())
+    with pytest.raises(NewerFormat):
+        write_spec(tmp_path, (features, labels))
+    assert (tmp_path / layout.BATCH).read_bytes() == before
 
 
 @pytest.mark.tensorflow

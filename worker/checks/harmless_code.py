@@ -5,6 +5,8 @@ Concluded from the source alone, before it runs, so anything that is not known c
 
 import ast
 
+from worker.checks.loop_lines import name_of_call
+
 _HARMLESS_CALLS = frozenset(
     {
         *("print", "write", "flush", "info", "debug", "warning", "log", "format", "set_postfix", "set_description"),
@@ -39,13 +41,6 @@ def changes_nothing(statement: ast.stmt) -> bool:
 def _is_harmless(expression: ast.expr) -> bool:
     return not any(
         isinstance(part, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
-        or (isinstance(part, ast.Call) and _name_of(part.func) not in _HARMLESS_CALLS)
+        or (isinstance(part, ast.Call) and name_of_call(part) not in _HARMLESS_CALLS)
         for part in ast.walk(expression)
     )
-
-
-def _name_of(function: ast.expr) -> str:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""

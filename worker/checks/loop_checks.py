@@ -134,7 +134,7 @@ class LoopChecks:
         frames = script_frames(frame, self._entered)
         names = names_in_loops(frames[0]) if frames and frames[0].frame is script_frame_of(frame) else None
         flow = flow_of(frame.f_code)
-        made = flow.made_in_each_pass(flow.index_at(frame.f_lasti))
+        made = flow.made_in_each_pass(flow.control.index_at(frame.f_lasti))
         return [
             (name, value)
             for name, value in roots_of_frame(frame)

@@ -27,7 +27,7 @@ class SentMessages:
         self.last_progress: Progress | None = None
         self._restoring: Restoring | None = None
         self._restored: Restored | None = None
-        self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
+        self._committed: tuple[Committed, float] | None = None  # the newest, and when that was (monotonic)
         self._memory: MemoryCopies | None = None
         self._done: Done | None = None
 
@@ -44,7 +44,9 @@ class SentMessages:
             case Restored():
                 self._restored = message
             case Committed():
-                self._committed = message, time.monotonic()
+                earlier = () if self._committed is None else self._committed[0].left_out
+                message = replace(message, left_out=tuple(dict.fromkeys((*earlier, *message.left_out))))
+                self._committed = message, time.monotonic() - (message.ago_s or 0.0)
             case MemoryCopies():
                 self._memory = message
             case Done():

@@ -20,14 +20,14 @@ would tell it from the first one.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from worker.checks.pulls import Pulls
 from worker.progress.epoch_heads import EpochHead
-from worker.state import random_generators
+from worker.progress.loop_state import SavedLoopState
 from worker.state.run_state import RunState
 from worker.state.state_file import EpochBody, Position
 
@@ -35,20 +35,15 @@ Batch = Any
 """What the loop trains on in one step, whatever the framework calls it."""
 
 
-SMALL_BYTES = 16 << 20  # of one variable; heads reset metrics and step schedulers, and do not rewrite whole kernels
-
-
-class EpochLoop:
+class EpochLoop(SavedLoopState):
     """The loops of a training that counts `step` of `total_steps` steps (None: the loop decides)."""
 
     def __init__(self, total_steps: int | None, state: RunState) -> None:
+        super().__init__(state)
         self.step = 0
         self.total_steps = total_steps
         self._expected_steps = total_steps
         """How many steps there will be, as far as that is known: with the data's length, if each batch is a step."""
-        self.state = state
-        """Python values of the loop, by name, which each checkpoint holds."""
-        self._own_generators: tuple[Any, ...] = ()  # the script's, of NumPy and Python
         self._position = Position()  # behind the newest step; its epoch's body is not done
         self._data_ended = False  # the epoch has no more batches, so only the tail of its body is left
         self._in_epochs = False  # inside `for epoch in run.epochs(n)`
@@ -311,38 +306,3 @@ class EpochLoop:
             self._position = Position(self._last_epoch + 1)
         elif self._data_ended and (self._reads_epoch or self._last_epoch is not None):
             self._end_epoch()
-
-    def _digest_generators(self) -> bytes:
-        """What changes when the script draws random numbers outside of compiled functions."""
-        return repr(random_generators.read(self._own_generators)).encode()
-
-    def _read_seed_sequence(self) -> Any:
-        """Where the sequence is from which the framework takes seeds; None if it has none."""
-        return None
-
-    def _copy_saved_state(self) -> Callable[[], None]:
-        """Copies what code between two steps may change of the saved state. Returns what puts it back."""
-        values, put_back_generators, put_back_tensors = self.state.copied(), self._copy_generators(), self._copy_small()
-
-        def put_back() -> None:
-            self.state.put_back(values)
-            put_back_generators()
-            put_back_tensors()
-
-        return put_back
-
-    def _copy_small(self) -> Callable[[], None]:
-        """Copies what of the saved tensors is small. Returns what puts it back."""
-        return lambda: None
-
-    def _copy_generators(self) -> Callable[[], None]:
-        """Copies the state of all random generators that are saved. Returns what puts it back."""
-        states = self._read_generators()
-        return lambda: self._write_generators(states)
-
-    def _read_generators(self) -> dict[str, Any]:
-        """The states of random generators, by kind, as far as they are no tensors."""
-        return random_generators.read(self._own_generators)
-
-    def _write_generators(self, states: Mapping[str, Any]) -> None:
-        random_generators.write(states, self._own_generators)

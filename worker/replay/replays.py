@@ -18,14 +18,13 @@ nothing twice in one state.
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
-from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.replayed import MOST_NAMES, read_replayed, to_bytes
+from supervisor.protocol.checkpoints.replayed import add_replayed
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
@@ -243,7 +242,7 @@ class Replays(Generic[Tensors, Item]):
         if self._directory is None:
             return
         try:
-            _record_replayed(self._directory, self._agreed(first_step, last_step))
+            add_replayed(self._directory, self._agreed(first_step, last_step))
         except OSError as error:
             self._attempt.reporter.show_message(f"cannot record which checkpoints were replayed: {error}")
 
@@ -268,18 +267,6 @@ def _describe(first_step: int, steps: int, differing: tuple[str, ...]) -> str:
         f"{', '.join(differing[:MAX_NAMED])}{more}; the arithmetic of this host is wrong, or training is not "
         f"deterministic (docs/replay.md)"
     )
-
-
-def _record_replayed(directory: Path, names: Iterable[str]) -> None:
-    """Adds checkpoints to `replayed.json`: those that two trainings of the same steps agree on. Raises OSError.
-
-    It lies beside the checkpoints and not in them: a committed folder never changes, its manifest was written, and
-    perhaps uploaded, before the steps behind it were trained again. It is no part of the daemon's ledger, because it
-    belongs to the directory: it is true on whatever host that is mounted, and without a daemon too.
-    """
-    names = list(names)
-    before = [name for name in read_replayed(directory) if (directory / name).is_dir() and name not in names]
-    durable.write_file(directory / layout.REPLAYED, to_bytes([*before, *names][-MOST_NAMES:]))
 
 
 def _available_bytes() -> int | None:

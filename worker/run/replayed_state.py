@@ -9,7 +9,7 @@ import tensorflow as tf
 from worker.checkpoint.checkpoint_tensors import holds_more_than_variables
 from worker.checkpoint.snapshot import tensor_name
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
-from worker.progress.epochs import SMALL_BYTES
+from worker.progress.loop_state import SMALL_BYTES
 from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
 from worker.state import extra_state
 from worker.state.object_values import identities

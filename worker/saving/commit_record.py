@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
-from supervisor.protocol.formats import KEY, NewerFormat, check_format
+from supervisor.protocol.formats import KEY, NewerFormat, refuse_newer
 
 FOLDER = "stepkeeper"
 FORMAT = 1
@@ -66,11 +66,11 @@ class CommitRecord:
 
     def _is_newer(self) -> bool:
         try:
-            check_format(json.loads(durable.read_file(self.path, MAX_RECORD_BYTES)), FORMAT, self.path.name)
+            refuse_newer(durable.read_file(self.path, MAX_RECORD_BYTES), FORMAT, self.path.name)
         except NewerFormat:
             return True
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return False  # there is none, or it is damaged
+        except OSError:
+            return False  # there is none
         return False
 
 

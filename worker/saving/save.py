@@ -118,7 +118,7 @@ class CheckpointSave(Generic[T]):
         """How long training waited for it; final once `write_and_report` has returned."""
         self.save_s = 0.0
         """From the decision to the last sync, once `write_and_report` has returned."""
-        self._left_out = left_out
+        self.left_out = left_out
         self._remember = remember
         self._keep_cached = keep_cached
         self._blocked_since = blocked_since
@@ -183,6 +183,6 @@ class CheckpointSave(Generic[T]):
                 self.save_s,
                 stall_s=self.stall_s,
                 flushes=self._flushes,
-                left_out=self._left_out,
+                left_out=self.left_out,
             )
         )

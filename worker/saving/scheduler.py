@@ -12,7 +12,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import Committed, SaveFailed
-from worker.checks.findings import Finding, describe
+from worker.checks.findings import Finding
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.process.requests import SaveRequest
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of
@@ -22,6 +22,7 @@ from worker.saving.directory_lock import AttemptSuperseded
 from worker.saving.memory_tier import RAN_OUT, MemoryTier, NewestCopy, has_copies, report_no_copies
 from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
+from worker.saving.unsaved_state import UnsavedState
 
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a clean-up may free a full disk in this time
 
@@ -64,10 +65,7 @@ class SaveScheduler(Generic[F, T]):
         """How long no step was new, because steps were trained a second time."""
         self.begun_step: int | None = None
         """The step of the newest checkpoint that this process has begun to write."""
-        self.findings: tuple[str, ...] = ()
-        """The names of what no checkpoint of this run holds."""
         self._attempt = attempt
-        self._strict = strict
         self._not_finite = not_finite
         self._cadence = Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch))
         self._opened: OpenedDirectory | None = None
@@ -75,7 +73,7 @@ class SaveScheduler(Generic[F, T]):
         self._writer: CheckpointWriter[F, T] | None = None  # None: this run has no checkpoints
         self._memory: MemoryTier[F] | None = None
         self._pace = StepPace()
-        self._left_out: tuple[str, ...] = ()  # state that no checkpoint holds; reported with the first one
+        self._unsaved = UnsavedState(attempt, strict)
         self._last: LastCheckpoint | None = None
         self._save_thread = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[CheckpointSave[T], Future[LastCheckpoint | SaveError]] | None = None
@@ -93,24 +91,16 @@ class SaveScheduler(Generic[F, T]):
     def report_findings(
         self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""
     ) -> None:
-        """Names on stderr, and in the report of the first checkpoint, what would not come back after a restart.
+        """Names on stderr, and in the report of the next checkpoint, what would not come back after a restart.
 
         `missing`: state that no checkpoint would hold, with its `remedy`. If the run is strict, exits (INCOMPLETE).
         """
-        texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
-        texts += describe(findings)
-        if (proof := self._attempt.proof) is not None:
-            proof.name_findings(
-                [*((name, remedy) for name in missing), *((finding.name, finding.remedy) for finding in findings)]
-            )
-        names = (*missing, *dict.fromkeys(finding.name for finding in findings))
-        self._left_out, self.findings = (*self._left_out, *names), (*self.findings, *names)
-        if texts and self._strict and proof is None:  # a proof shows what follows from it
-            self._attempt.exit_with_error(
-                WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
-            )
-        for text in texts:
-            self._attempt.reporter.show_message(text)
+        self._unsaved.report(findings, step, missing, remedy)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The names of what no checkpoint of this run holds."""
+        return self._unsaved.names
 
     @property
     def interval_s(self) -> float | None:
@@ -258,7 +248,7 @@ class SaveScheduler(Generic[F, T]):
             decided_at,
             captured_at - started,
             blocked_since=None if goes_on else captured_at,
-            left_out=self._left_out,
+            left_out=self._unsaved.unreported,
             remember=self._opened.remember_commit if self._opened is not None else None,
             keep_cached=self._cached.replace if self._cached is not None else None,
         )
@@ -301,7 +291,8 @@ class SaveScheduler(Generic[F, T]):
             self._cadence.record_failure(time.monotonic())
             self._on_save_failed(save.step, outcome)
             return str(outcome)
-        self._last, self._left_out = outcome, ()
+        self._last = outcome
+        self._unsaved.mark_reported(save.left_out)
         self._cadence.record_success()
         self._cadence.auto.record_save(save.stall_s + self._pace.pop_slowdown_s(), save.save_s)
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from worker.process.reporting import describe_error
-from worker.progress.epochs import SMALL_BYTES
+from worker.progress.loop_state import SMALL_BYTES
 from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
 from worker.torch.saved_state import copy_to_host, memory_errors
 

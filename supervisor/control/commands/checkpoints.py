@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from supervisor.control.base.context import CommandContext, ProgramName, find_job
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import UP
 from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
@@ -96,7 +96,7 @@ async def export(context: CommandContext, request: ProgramName) -> ModelExported
         text = f"{runner.name} has no folder to export to; set export_dir in its section"
         raise CommandError(Code.FAILED, text)
     await context.programs.until_adoption_settled(runner)
-    answer = await runner.current.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
+    answer = await runner.current.export() if runner.state in UP else None
     if answer is None:
         raise _not_training(runner)
     if answer.path is None:

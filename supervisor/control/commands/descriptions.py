@@ -12,7 +12,7 @@ from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import ALIVE, UP, State
 from supervisor.core.standby.facts import StandbyStage
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
@@ -181,7 +181,7 @@ def _training(runner: Runner) -> list[str]:
     if runner.config.job is None or training.step is None:
         return []
     parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
-    if runner.state in (State.RUNNING, State.FLUSHING):
+    if runner.state in UP:
         if training.step_s:
             parts.append(f"{_rate(1 / training.step_s)} steps/s")
         parts += _newest_state(runner)

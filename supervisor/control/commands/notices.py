@@ -14,7 +14,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.notices.active import ActiveNotice
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import notice_plan
-from supervisor.core.program.facts import OnNotice, State
+from supervisor.core.program.facts import UP, OnNotice, State
 from supervisor.runner.fleet.notice_dispatcher import deadline_wall_at
 from supervisor.runner.program.runner import Runner
 
@@ -187,7 +187,7 @@ def notice_status(runner: Runner, now: float) -> NoticeStatus | None:
 def notice_description(runner: Runner, now: float) -> list[str]:
     """One text on what a program does because of a notice, or none. `now`: monotonic seconds."""
     facts, notice = runner.facts, runner.facts.notice
-    if notice is None or not facts.policy.is_job or runner.state not in (State.RUNNING, State.FLUSHING, State.STARTING):
+    if notice is None or not facts.policy.is_job or runner.state not in UP | {State.STARTING}:
         return []
     text = f"host {_expected_end(notice, now)} ({notice.source})"
     return [f"{text}: {_activity(runner, now)}" if runner.state is not State.STARTING else text]

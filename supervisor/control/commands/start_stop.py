@@ -10,7 +10,7 @@ import structlog
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.control.commands.descriptions import advice, mirror_activity
+from supervisor.control.commands.start_outcome import describe_stop, standing_order, start_error, until_started
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.numbers import MAX_WHOLE
@@ -19,7 +19,6 @@ from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 from supervisor.runner.program.takeover_progress import TakeoverStage
 
-LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
 CLIENT_TIMEOUT_S = 5.0  # from the end of a restart's stops to its start, which clients send at once
 
 log = structlog.get_logger()
@@ -81,7 +80,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         _refuse_on_spare_node(
             runner, Code.WAITING, "it trains by itself once one of those that train is lost or leaves"
         )
-        begins_at = _begins_at(context, request)
+        begins_at, stops = _begins_at(context, request), runner.requests.stops
         await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
         if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:
             turn.give_up()
@@ -93,7 +92,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
                 raise _already_started(runner, is_order=begins_at is not None)
             if turn is not None:
                 turn.give_up()
-            await _until_started(context, runner)
+            await until_started(context, runner)
             return ProgramName(runner.name)
         await runner.restore_state(0)
         if turn is not None:
@@ -103,6 +102,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             text = f"an update changed {runner.name} before it could start; try again"
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
+        if runner.requests.stops != stops:
+            raise CommandError(Code.ABNORMAL_TERMINATION, describe_stop(runner))
         if begins_at is not None:
             if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
                 raise _already_started(runner, is_order=True)
@@ -111,9 +112,9 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         is_order = begins_at is not None
         recorded = asyncio.create_task(context.ledger.wanted.until_recorded(with_decisions=is_order))
         if request.wait:
-            await _until_started(context, runner)
+            await until_started(context, runner)
         elif runner.records.process.spawn_error is not None:
-            raise _start_error(context, runner)
+            raise start_error(context, runner)
         effect = "may begin from the newest checkpoint" if is_order else "would not start it"
         await require_recorded(context, recorded, f"{runner.name} was started", effect)
         return ProgramName(runner.name)
@@ -136,30 +137,6 @@ def _already_started(runner: Runner, is_order: bool) -> CommandError:
     """`is_order`: the request says where to begin, which is not carried out."""
     text = f"{runner.name} runs, so its checkpoints are left as they are; stop it, then start it so"
     return CommandError(Code.ALREADY_STARTED, text if is_order else runner.name)
-
-
-async def _until_started(context: CommandContext, runner: Runner) -> None:
-    """Returns when the program runs. Raises CommandError with the end of its standard error if it does not come up.
-
-    Of one that waits for something that may take for ever, and goes on by itself, the error says so (WAITING).
-    """
-    state: State | None = None
-    while state is None:
-        try:
-            async with asyncio.timeout(LOOK_S):
-                state = await runner.wait_until(lambda: _settled_state(context, runner))
-        except TimeoutError:
-            if (silence := _mirror_silence(runner)) is not None:
-                raise CommandError(Code.WAITING, silence) from None
-    if state in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-        return
-    error = _start_error(context, runner)
-    if runner.records.process.spawn_error is not None or runner.waits_for is not None or error.code is Code.WAITING:
-        raise error
-    lines = await runner.current.last_error_lines()
-    if not lines or (len(lines) == 1 and lines[0] in str(error)):
-        raise error
-    raise CommandError(error.code, "\n".join([str(error), "the end of its standard error:", *lines]))
 
 
 async def _start_dependencies(context: CommandContext, runner: Runner) -> None:
@@ -185,54 +162,13 @@ def _require_not_closing(context: CommandContext) -> None:
         raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
 
 
-def _settled_state(context: CommandContext, runner: Runner) -> State | None:
-    """The state that a start has led to; None while it is still under way."""
-    if runner.waits_for is not None:
-        return runner.state if context.programs.gates.is_hopeless(runner) else None
-    return None if runner.state in (State.STARTING, State.ADOPTING) or runner.is_stopping else runner.state
-
-
-def _start_error(context: CommandContext, runner: Runner) -> CommandError:
-    waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
-    trains = "ran" if runner.config.job is None else "trained"
-    stopped = f"it was told to stop before it {trains}"  # by another client, or to be updated
-    state = stopped + _standing_order(runner) if runner.state is State.STOPPED else f"its state is {runner.state}"
-    reason = waits_for or runner.reason or state
-    if (spawn_error := runner.records.process.spawn_error) is not None:
-        code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(spawn_error.kind)
-        return CommandError(code or Code.SPAWN_ERROR, reason)
-    if runner.state is State.BACKOFF and (runner.facts.waits_for_storage or runner.facts.waits_for_host):
-        return CommandError(Code.WAITING, reason)
-    is_failed = waits_for is None and runner.state in (State.BACKOFF, State.FAILED)
-    code = Code.SPAWN_ERROR if is_failed else Code.ABNORMAL_TERMINATION  # the words that Supervisor has for these
-    return CommandError(code, "; ".join([reason, *advice(runner)]))
-
-
-def _standing_order(runner: Runner) -> str:
-    """What an operator's choice of where to begin means for the next start; empty if there is none."""
-    begin_at = runner.facts.begin_at
-    if begin_at is None:
-        return ""
-    begins = f"its next start begins at step {begin_at}" if begin_at else "its next start begins anew"
-    if begin_at == runner.facts.set_aside:
-        return f"; {begins}, as what it has beyond that is in abandoned/ already"
-    return f"; {begins}, unless a stop withdraws that"
-
-
-def _mirror_silence(runner: Runner) -> str | None:
-    """What to say of a start that waits for a store that does not answer; None if it waits for nothing of that kind."""
-    mirror = runner.mirror
-    if runner.state is not State.STARTING or mirror is None or mirror.status.silent_s <= 0:
-        return None
-    return f"{', '.join(mirror_activity(mirror.status))}; it starts by itself once the store answers"
-
-
 async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     """Flushes and stops a program; with `wait` (the default) returns when its process has exited, and says what of a
     job's training is saved.
     """
     runner = find_program(context, request.name)
     _refuse_on_spare_node(runner, Code.NOT_RUNNING, "nothing runs here; to end the job, use scancel")
+    runner.requests.stops += 1  # at once: only starts that came before are not carried out
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     if request.only_if_saved and request.restarts and (why := await runner.find_restart_obstacle()) is not None:
         goes_on = "runs" if runner.config.job is None else "trains"
@@ -241,10 +177,10 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
+    runs = not runner.is_down or runner.waits_for is not None or runner.is_due
     withdraws = runner.facts.begin_at is not None
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
-    if (restarts := request.restarts and runs) or runner.requests.restarts:
+    if (restarts := request.restarts and runs) or context.ledger.wanted.is_wanted(runner.name):  # by a restart's stop
         context.ledger.wanted.record_wanted(runner.name, restarts)
     runner.requests.restarts = restarts
     if request.wait or not runs:
@@ -256,7 +192,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     done = "told to stop" if ends else "stopped"
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
-    done += _standing_order(runner)
+    done += standing_order(runner)
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
     if not restarts or withdraws:
         recorded = context.ledger.wanted.until_recorded(with_decisions=withdraws)

@@ -12,7 +12,7 @@ import psutil
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands import descriptions, groups
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import UP
 from supervisor.host.resources import usage
 from supervisor.host.resources.usage import ResourceUsage
 from supervisor.runner.program.runner import Runner
@@ -74,7 +74,7 @@ def _usage(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[i
 def _usage_of(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> ProgramUsage:
     pid, training = runner.pid, runner.records.training
     used = measured.get(pid) if pid is not None else None
-    trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)
+    trains = runner.config.job is not None and runner.state in UP
     return ProgramUsage(
         name=runner.name,
         group=runner.config.group,

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import UP, State
 
 Graph = Mapping[str, frozenset[str]]
 """By program: the programs that it depends on."""
 
-_READY = frozenset({State.RUNNING, State.FLUSHING, State.SUCCEEDED})
+_READY = UP | {State.SUCCEEDED}
 _ENDED = frozenset({State.SUCCEEDED, State.EXITED})
 _OVER = frozenset({State.STOPPED, State.EXITED, State.FAILED})
 

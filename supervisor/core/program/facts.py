@@ -38,6 +38,8 @@ class State(StrEnum):
 
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING, State.KILLING, State.ADOPTING})
 """States in which a process exists."""
+UP = frozenset({State.RUNNING, State.FLUSHING})
+"""States in which it trains, or serves."""
 
 KILL_AGAIN_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 

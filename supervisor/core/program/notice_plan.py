@@ -39,7 +39,7 @@ flush_timeout. What is done at each of them is in `core/actions/notices.py`.
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import latest_flush_at
 from supervisor.core.notices.notice import Certainty, Notice
-from supervisor.core.program.facts import ALIVE, Durable, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, UP, Durable, ProgramFacts, State
 
 UNMEASURED_STARTUP_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; measured from then on
 FREEZE_LIMIT_S = 600.0  # how long a notice of a freeze suspends hang detection if nobody says that the freeze is over
@@ -189,7 +189,7 @@ def last_start_at(facts: ProgramFacts) -> float | None:
 
 def can_flush(facts: ProgramFacts) -> bool:
     """Whether there is a training process that a notice makes save."""
-    return facts.policy.is_job and facts.state in (State.RUNNING, State.FLUSHING)
+    return facts.policy.is_job and facts.state in UP
 
 
 def has_nothing_to_lose(facts: ProgramFacts) -> bool:

@@ -81,6 +81,11 @@ class WantedFile:
         with self._lock:
             return self._progress.get(program, ProgressAccount())
 
+    def is_wanted(self, program: str) -> bool:
+        """Whether the program is to run."""
+        with self._lock:
+            return self._programs.get(program, False)
+
     def set_wanted(self, program: str, wanted: bool | None) -> None:
         """Changes whether the program is to run. None: nothing is known of it any more."""
         with self._lock:

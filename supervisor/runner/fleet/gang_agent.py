@@ -24,7 +24,6 @@ from supervisor.core.fleet.gang_effects import (
     TellCluster,
 )
 from supervisor.core.fleet.roster import Roster
-from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
@@ -41,13 +40,11 @@ from supervisor.protocol.gang import (
     WithoutWorker,
 )
 from supervisor.protocol.plurals import listed
-from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.gang_program import ENDED_BY_GANG, GangProgram, WorkerEnd
 from supervisor.runner.fleet.node_departure import NodeDeparture
 from supervisor.runner.fleet.node_end import NodeEnd
 from supervisor.runner.program.runner import Runner
-
-ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
 
 log = structlog.get_logger()
 
@@ -63,20 +60,22 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class GangSettings:
     """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
-    train; the others are spare. `verdict`: where the chief writes for the batch script how the generation has ended.
-    `stops_alone`: a daemon that is told to exit is told so because of its own node, which is replaced.
+    train; the others are spare. `has_own_folders`: whether the file says that each node has a checkpoint_dir of its
+    own. `verdict`: where the chief writes for the batch script how the generation has ended. `stops_alone`: a daemon
+    that is told to exit is told so because of its own node, which is replaced.
     """
 
     secret: str
     rendezvous_s: float
     wanted: int
+    has_own_folders: bool = False
     verdict: Path | None = None
     stops_alone: bool = False
 
 
 class GangAgent:
-    """`place`: of this node in the gang, which this changes with each turn. `runners`: the one program, by name.
-    `leave`: asks the daemon to exit; `is_leaving`: whether it was asked, for whatever reason.
+    """`place`: of this node in the gang, which this changes with each turn. `runners`: the one program, by name, once
+    it is made. `leave`: asks the daemon to exit; `is_leaving`: whether it was asked, for whatever reason.
     """
 
     def __init__(
@@ -92,29 +91,25 @@ class GangAgent:
         """As it was given: `rank` is the number of this node, whatever its rank in a turn."""
         self._place = place
         self._settings = settings
-        self._runners = runners
         self._leave = leave
         self._is_leaving = is_leaving
         roster = Roster(self.allocation.size, settings.wanted)
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
-        jobs = [runner.config.job for runner in runners.values()]
-        self._own_folders = any(job is not None and not job.checkpoint_dir_shared for job in jobs) or None
         port = gang.link_port(self.allocation)
-        self._link = GangLink(self.allocation, settings.secret, port, self, self._own_folders)
+        self._link = GangLink(self.allocation, settings.secret, port, self, settings.has_own_folders or None)
         place.parts.connect(self._link.send)
         self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False
         self._departure = NodeDeparture(self.allocation, settings.wanted, self._link)
-        self._end_of_node = NodeEnd(self.allocation, self._link, runners, settings.verdict)
-        self._has_started = False
-        """Whether the program was taken up: from then on, a turn begins with an event."""
-        self._last_attempt: int | None = None
-        """The attempt of the turn before."""
+        self._program = GangProgram(
+            runners,
+            has_spares=settings.wanted < self.allocation.size,
+            can_leave_alone=self._departure.is_possible,
+        )
+        self._end_of_node = NodeEnd(self.allocation, self._link, self._program, settings.verdict)
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
-        self._recalled: SeenDivergence | None = None
-        """What an earlier daemon of this node has learned, until the program is taken up."""
         self._over_text = ""
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -130,9 +125,8 @@ class GangAgent:
         """Waits until all daemons are there; returns TF_CONFIG, or None if this generation is over before that."""
         me = self.allocation
         log.info("gang.gathering", rank=me.rank, nodes=me.size, chief=me.nodes[0], generation=me.generation)
-        self._expect_start()
-        for runner in self._runners.values():
-            self._recalled = await runner.recall_divergence()
+        self._program.expect_start()
+        await self._program.recall_divergence()
         await self._open()
         self._execute(self._view.ready(self._address, self._loop.time()) if self._view.is_chief else [])
         return await self._cluster
@@ -156,48 +150,37 @@ class GangAgent:
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
         self._end_of_node.tell_failure()
-        self._view.is_done = all(runner.state is State.SUCCEEDED for runner in self._runners.values())
+        self._view.is_done = self._program.is_in(State.SUCCEEDED)
         if self._is_leaving():
-            has_ended = all(runner.state is State.STOPPED for runner in self._runners.values())
-            if self._settings.stops_alone and self.ends_with is None and has_ended:
+            if self._settings.stops_alone and self.ends_with is None and self._program.is_in(State.STOPPED):
                 self._departure.say_for_eviction()
             return
-        for runner in self._runners.values():
-            if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
-                runner.post(events.GangBroken(self._over_text))  # it was just starting when its turn ended
-            elif runner.state in (State.BACKOFF, State.STOPPED) and self._has_ended(runner):
-                self._on_ended(runner)
+        runner = self._program.runner
+        if runner is None:
+            return
+        if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
+            self._program.end_turn(self._over_text)  # it was just starting when its turn ended
+        elif (end := self._program.find_end()) is not None:
+            self._on_ended(runner, end)
 
-    def _has_ended(self, runner: Runner) -> bool:
-        """Whether it was launched, or would have been by now if its host did not go away."""
-        return runner.facts.launched or (runner.facts.waits_for_host and self._departure.is_possible)
-
-    def _on_ended(self, runner: Runner) -> None:
+    def _on_ended(self, runner: Runner, end: WorkerEnd) -> None:
         """No worker runs here."""
-        last = runner.records.process.last_exit
-        if runner.facts.waits_for_storage:
-            self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
-        elif runner.facts.waits_for_host and self._departure.is_possible:
-            self._leave_alone(runner)
-        elif runner.facts.waits_for_host:
-            self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
-        elif runner.attempt == self._last_attempt:
-            return  # the next one is about to be launched
-        elif runner.wanted and self._was_stopped_by_another(runner):
-            self._execute(self._view.stopped(self._loop.time()))
-        elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
-            self._end(StepExit.SAVED, "saved and stopped")
-        else:
-            now = self._loop.time()
-            self._execute(self._view.broken(f"its worker ended: {runner.reason or 'see its log'}", now))
-            if runner.state is State.STOPPED:  # in BACKOFF it pauses, and so do all others
-                self._say_ready()
-
-    def _was_stopped_by_another(self, runner: Runner) -> bool:
-        """Whether the worker has saved and stopped with all others, and a spare node may take the rank of who began."""
-        last = runner.records.process.last_exit
-        is_stop = last is not None and last.code == WorkerExit.STOPPED
-        return is_stop and self._settings.wanted < self.allocation.size and runner.facts.current.decided_end is None
+        match end:
+            case WorkerEnd.STORAGE_AWAY:
+                self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
+            case WorkerEnd.HOST_LEAVES if self._departure.is_possible:
+                self._leave_alone(runner)
+            case WorkerEnd.HOST_LEAVES:
+                self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
+            case WorkerEnd.STOPPED_WITH_OTHERS:
+                self._execute(self._view.stopped(self._loop.time()))
+            case WorkerEnd.STOPPED:
+                self._end(StepExit.SAVED, "saved and stopped")
+            case WorkerEnd.FAILED:
+                now = self._loop.time()
+                self._execute(self._view.broken(f"its worker ended: {runner.reason or 'see its log'}", now))
+                if runner.state is State.STOPPED:  # in BACKOFF it pauses, and so do all others
+                    self._say_ready()
 
     def _leave_alone(self, runner: Runner) -> None:
         """This node goes away, and the others go on if a spare one can take its rank; its own status says nothing."""
@@ -205,7 +188,7 @@ class GangAgent:
         self._end(StepExit.DONE, "this node has left the gang")
 
     def _leave_as_spare(self, runner: Runner) -> None:
-        if not self._is_leaving() and self._place.spare_of is not None:
+        if not self._is_leaving():
             self._leave_alone(runner)
 
     def _say_ready(self) -> None:
@@ -213,19 +196,19 @@ class GangAgent:
         if self._is_leaving() or self.ends_with is not None:
             return
         if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
-            leaving = [runner for runner in self._runners.values() if self._departure.is_due(runner)]
-            if leaving:
-                self._leave_alone(leaving[0])
+            runner = self._program.runner
+            if runner is not None and self._departure.is_due(runner):
+                self._leave_alone(runner)
                 return
             self._reported_turn = self._view.turn
             self._address = self._free_address()
-            self._execute(self._view.ready(self._address, self._loop.time(), self._divergence))
+            self._execute(self._view.ready(self._address, self._loop.time(), self._program.divergence))
 
     async def close(self, status: int) -> None:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._departure.close()
+        self._departure.stop_watching()
         if self._settings.stops_alone and self.ends_with is None and status in (StepExit.SAVED, StepExit.NODE_LEAVES):
             self._departure.say_for_eviction()
         await self._end_of_node.tell_exit(status)
@@ -234,13 +217,7 @@ class GangAgent:
     # --- what comes in ---
 
     def joins_with(self) -> tuple[int, str, SeenDivergence | None]:
-        return self._view.turn, self._address, self._divergence
-
-    @property
-    def _divergence(self) -> SeenDivergence | None:
-        """What this node knows of, and the chief has to know before the next turn begins."""
-        known = (runner.divergence for runner in self._runners.values())
-        return next(known, None) if self._has_started else self._recalled
+        return self._view.turn, self._address, self._program.divergence
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self._joined += 1
@@ -248,7 +225,7 @@ class GangAgent:
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
-        if bool(joins.own_folders) is not bool(self._own_folders):
+        if bool(joins.own_folders) is not self._settings.has_own_folders:
             self._execute([EndGeneration(StepExit.FAILED, self._describe_other_file(rank, bool(joins.own_folders)))])
         now = self._loop.time()
         self._execute(self._view.joined(rank, joins.turn, joins.address, now, joins.diverged))
@@ -320,8 +297,7 @@ class GangAgent:
                 case EndGeneration():
                     log.warning("gang.over", why=effect.text, status=int(effect.status))
                     self._place.parts.end_turn(effect.text)
-                    for runner in self._runners.values():
-                        runner.post(events.GangBroken(effect.text))
+                    self._program.end_turn(effect.text)
                     self._end(effect.status, effect.text)
                 case _:
                     assert_never(effect)
@@ -341,20 +317,19 @@ class GangAgent:
         if me.rank not in effect.nodes:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
             self._place.allocation, self._place.spare_of = replace(me, generation=generation), names
-            (runner,) = self._runners.values()  # all nodes of a gang train one program
-            self._departure.watch_notice(runner, self._leave_as_spare)
+            if self._program.runner is not None:
+                self._departure.watch_notice(self._program.runner, self._leave_as_spare)
             return
+        self._departure.stop_watching()
         self._place.diverged = effect.diverged
         self._take_place(effect.turn, effect.nodes, effect.addresses)
-        if not self._has_started:
-            self._has_started = True
+        if not self._program.has_started:
+            self._program.has_started = True
             self._cluster.set_result(self._place.cluster)
             return
-        for runner in self._runners.values():
-            self._last_attempt = runner.attempt
-            if not runner.wanted:
-                self._end(StepExit.SAVED, "saved and stopped")
-            runner.post(events.GangBegins())
+        if self._program.runner is not None and not self._program.runner.wanted:
+            self._end(StepExit.SAVED, "saved and stopped")
+        self._program.begin_turn()
 
     def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         others = [node for node in nodes if node != self.allocation.rank]
@@ -367,17 +342,10 @@ class GangAgent:
         log.warning("gang.again", why=text, turn=self._view.turn)
         self._over_text = text
         self._place.parts.end_turn(text)
-        for runner in self._runners.values():
-            runner.post(events.GangBroken(text))
-        self._expect_start()
-        is_gone = all(runner.facts.launched and runner.state is State.STOPPED for runner in self._runners.values())
-        if is_gone or not self._has_started:
+        self._program.end_turn(text)
+        self._program.expect_start()
+        if self._program.waits_for_turn:
             self._say_ready()
-
-    def _expect_start(self) -> None:
-        for runner in self._runners.values():
-            if runner.standby is not None:
-                runner.standby.expect_start()
 
     def _end(self, status: StepExit, text: str) -> None:
         """Tells all others at once, and asks the daemon to exit."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from supervisor.config.section_relations import dependency_graph
 from supervisor.core.fleet import dependencies
 from supervisor.core.program import events
-from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.runner.program.runner import Runner
 
@@ -112,4 +111,4 @@ class DependencyGates:
 
     @staticmethod
     def _is_down(runner: Runner) -> bool:
-        return runner.state not in ALIVE and runner.state is not State.BACKOFF and runner.waits_for is None
+        return runner.is_down and runner.waits_for is None

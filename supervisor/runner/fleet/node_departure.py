@@ -50,9 +50,9 @@ class NodeDeparture:
         return self.is_possible and notice_plan.no_start_before(runner.facts, self._now()) is not None
 
     def watch_notice(self, runner: Runner, leave: Callable[[Runner], None]) -> None:
-        """Calls `leave` once that is so on this spare node."""
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._wait_for_notice(runner, leave))
+        """Calls `leave` once that is so on this spare node. To be called in each turn in which it is one."""
+        self.stop_watching()
+        self._watch = asyncio.get_running_loop().create_task(self._wait_for_notice(runner, leave))
 
     async def _wait_for_notice(self, runner: Runner, leave: Callable[[Runner], None]) -> None:
         def has_changed(last_at: float | None) -> bool | None:
@@ -66,7 +66,7 @@ class NodeDeparture:
                     await runner.wait_until(partial(has_changed, last_at))
         leave(runner)
 
-    def close(self) -> None:
-        """Ends the watch."""
+    def stop_watching(self) -> None:
+        """It is no spare node any more, or the daemon exits."""
         if self._watch is not None:
             self._watch.cancel()

@@ -1,18 +1,16 @@
 """How a daemon ends that is one of a gang: what it tells the other daemons, and the batch script."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from supervisor.core.fleet.roster import CHIEF
-from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave
-from supervisor.runner.program.runner import Runner
+from supervisor.runner.fleet.gang_program import GangProgram
 
 log = structlog.get_logger()
 
@@ -20,14 +18,12 @@ log = structlog.get_logger()
 class NodeEnd:
     """`allocation`: this node's place. `verdict`: the file in which the chief tells the batch script how all ended."""
 
-    def __init__(
-        self, allocation: Allocation, link: GangLink, runners: Mapping[str, Runner], verdict: Path | None
-    ) -> None:
+    def __init__(self, allocation: Allocation, link: GangLink, program: GangProgram, verdict: Path | None) -> None:
         self.status: StepExit | None = None
         """What the batch script is told; None: the daemon's own end decides."""
         self._allocation = allocation
         self._link = link
-        self._runners = runners
+        self._program = program
         self._verdict = verdict
         self._left: dict[int, int] = {}
         """Of the ranks that have left in this turn, with which status."""
@@ -43,8 +39,7 @@ class NodeEnd:
 
     def tell_failure(self) -> None:
         """Tells the others that the program was given up: at once, as the chief, which writes why, may soon be gone."""
-        is_failed = any(runner.state is State.FAILED for runner in self._runners.values())
-        if is_failed and not self._has_told_failure:
+        if self._program.failure is not None and not self._has_told_failure:
             self._has_told_failure = True
             self._link.send(Leave(StepExit.FAILED, self._describe(StepExit.FAILED)))
 
@@ -73,7 +68,5 @@ class NodeEnd:
         """For the others: the chief alone writes it where people look."""
         if status == StepExit.DONE:
             return "done"
-        for runner in self._runners.values():
-            if status == StepExit.FAILED and runner.state is State.FAILED:
-                return f"{runner.name} was given up: {runner.reason or 'see its log'}"
-        return f"it exits with status {status}"
+        failure = self._program.failure if status == StepExit.FAILED else None
+        return failure or f"it exits with status {status}"

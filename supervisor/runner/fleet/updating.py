@@ -9,8 +9,11 @@ import structlog
 from supervisor.config import Config, ConfigError, ProgramConfig
 from supervisor.config.broken_sections import BrokenSection, keep_commands, leave_out_broken
 from supervisor.config.load import SectionsBroken, start_order
+from supervisor.config.several_nodes import training_nodes
 from supervisor.core.listeners import event_types
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import ALIVE
+from supervisor.ini.problems import Location, Problem
+from supervisor.protocol.allocation import AllocationError
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
@@ -137,6 +140,11 @@ class Updating:
         if problems and is_whole:
             raise ConfigError(problems)
         broken += without_command
+        if (gang := self._services.gang) is not None:
+            try:
+                training_nodes(config, gang.nodes)
+            except AllocationError as error:
+                raise ConfigError([Problem(Location(config.path), str(error))]) from error
         self._configured = config.programs
         known = frozenset(self._warnings)
         remarks = tuple(str(warning) for warning in config.warnings if warning not in known)
@@ -281,7 +289,7 @@ class Updating:
 def _find_running(runners: Iterable[Runner]) -> str | None:
     """The first of them that runs or waits to be started again."""
     for runner in runners:
-        if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
+        if not runner.is_down or runner.waits_for is not None:
             return runner.name
     return None
 

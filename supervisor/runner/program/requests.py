@@ -1,4 +1,4 @@
-"""What people asked of a program: exports that are waited for, flushes by their ids, a stop with a start to follow."""
+"""What people asked of a program: exports that are waited for, flushes by their ids, stops, with a start to follow."""
 
 import asyncio
 import secrets
@@ -13,13 +13,15 @@ FLUSH_ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint 
 class WorkerRequests(ProgramObserver):
     """The requests to the workers of one program. Nothing here outlives the daemon: what they made is on the disk."""
 
-    __slots__ = ("_exports", "flush_answers", "restarts")
+    __slots__ = ("_exports", "flush_answers", "restarts", "stops")
 
     def __init__(self) -> None:
         self.flush_answers: dict[int, Committed | SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.restarts = False
         """Whether it was stopped by a client that has said it will start it again, and has not yet."""
+        self.stops = 0
+        """How many times clients have asked to stop it: a start that waits meanwhile is not carried out."""
         self._exports: dict[int, asyncio.Future[Exported]] = {}
 
     async def request_export(self, attempt: int, send: Callable[[Export], None], limit_s: float) -> Exported:

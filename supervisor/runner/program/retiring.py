@@ -6,7 +6,7 @@ import math
 import structlog
 
 from supervisor.core.program import events
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import State
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -28,8 +28,8 @@ async def retire(
     """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
 
     With `durable = remote`, or if somebody `needs_mirror`, its last checkpoint is in the mirror then, unless that
-    fails. `leaves_unkillable`: a process that can't be
-    killed, as one that waits for a dead file server, is left to the next daemon; whoever starts another here waits.
+    fails. `leaves_unkillable`: a process that can't be killed, as one that waits for a dead file server, is left to the
+    next daemon; whoever starts another here waits.
     `leaves_memory`: what a dead worker left there, and no disk has taken in time, is for the caller.
     """
     await runner.takeover.until(TakeoverStage.STARTABLE)
@@ -84,12 +84,11 @@ async def _is_gone_in_time(runner: Runner, unkillable_s: float | None) -> bool:
 
 def _is_killed(runner: Runner) -> bool:
     """Whether all that is left of it was sent SIGKILL."""
-    is_down = runner.state not in ALIVE and runner.state is not State.BACKOFF
-    return runner.state is State.KILLING or (is_down and bool(runner.standby_pids))
+    return runner.state is State.KILLING or (runner.is_down and bool(runner.standby_pids))
 
 
 def _is_gone(runner: Runner) -> bool:
-    return runner.state not in ALIVE and runner.state is not State.BACKOFF and not runner.standby_pids
+    return runner.is_down and not runner.standby_pids
 
 
 async def _wait_for_mirror(runner: Runner, mirror: JobMirror) -> None:

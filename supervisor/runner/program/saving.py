@@ -1,7 +1,7 @@
 """Flushes that clients ask for: what became of one, and one before an end that can wait."""
 
 from supervisor.core.program import events
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import UP, State
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -43,5 +43,5 @@ async def save_and_train_on(runner: Runner, reason: str) -> str | None:
 
 
 def _trains_on(runner: Runner, attempt: int) -> bool:
-    is_training = runner.state in (State.RUNNING, State.FLUSHING)
+    is_training = runner.state in UP
     return is_training and runner.attempt == attempt and not runner.is_stopping

@@ -101,6 +101,11 @@ class ProgramView:
         return stops or waits or self.state in (State.STOPPING, State.KILLING)
 
     @property
+    def is_down(self) -> bool:
+        """Whether it has no process, and does not pause before the next one."""
+        return self.state not in ALIVE and self.state is not State.BACKOFF
+
+    @property
     def is_due(self) -> bool:
         """Whether it starts by itself, once what an earlier daemon left of it is gone."""
         facts = self._job.facts

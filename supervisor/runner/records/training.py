@@ -92,7 +92,7 @@ class TrainingStatus(ProgramObserver):
                 self.memory_off, self.memory_bytes = message.why_not, message.size_bytes
             case messages.Committed():
                 self.step, self.save_error = None if self.step is None else max(message.step, self.step), None
-                self.left_out = message.left_out or self.left_out
+                self.left_out = tuple(dict.fromkeys((*self.left_out, *message.left_out)))
                 self.checkpoint = LatestCheckpoint(
                     message.checkpoint,
                     message.step,

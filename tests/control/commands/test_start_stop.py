@@ -164,6 +164,26 @@ async def test_a_start_that_another_client_stops_says_so(daemon: CommandContext)
 
 
 @pytest.mark.integration
+async def test_a_start_that_waits_for_its_turn_is_ended_by_a_stop(daemon: CommandContext, ledger: Ledger):
+    """Also that of a restart, whose stop has recorded that the program is to run."""
+    first, (_, turn) = daemon.programs.runners["first"], StartTurns(2)
+    async with asyncio.timeout(PATIENCE_S):
+        await _stopped_for_a_restart(daemon)
+        starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first"), turn))
+        await turn.wait_ready(PATIENCE_S)
+        with pytest.raises(CommandError) as refused:
+            await start_stop.stop(daemon, start_stop.StopRequest("first"))
+        turn.release()
+
+        with pytest.raises(CommandError, match="it was told to stop before it ran") as stopped:
+            await starting
+        assert (refused.value.code, stopped.value.code) == (Code.NOT_RUNNING, Code.ABNORMAL_TERMINATION)
+        assert first.state is State.STOPPED
+        assert await ledger.wanted.until_recorded() is None
+        assert ledger.wanted.wanted_programs()["first"] is False
+
+
+@pytest.mark.integration
 async def test_a_start_that_an_update_ends_says_that_its_order_where_to_begin_holds(daemon: CommandContext):
     job = daemon.programs.runners["job"]
     async with asyncio.timeout(PATIENCE_S):

@@ -47,7 +47,7 @@ class Daemon:
         verdict: Path | None = None,
         stops_alone: bool = False,
         decided_end: tuple[Cause, str] | None = None,
-        job: object = None,
+        has_own_folders: bool = False,
         **facts: bool,
     ) -> None:
         self.left = 0
@@ -60,7 +60,6 @@ class Daemon:
             name="train",
             attempt=1,
             standby=None,
-            config=SimpleNamespace(job=job),
             divergence=None,
             recall_divergence=self._recall_divergence,
             post=self.posted.append,
@@ -77,7 +76,7 @@ class Daemon:
         self.place = GangPlace(place)
         self.agent = GangAgent(
             self.place,
-            GangSettings("s", 1.0, wanted, verdict, stops_alone),
+            GangSettings("s", 1.0, wanted, has_own_folders, verdict, stops_alone),
             {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
             lambda: self.is_leaving,
@@ -241,9 +240,8 @@ async def test_nodes_of_which_one_has_folders_of_its_own_and_another_shares_end_
     own_of: int,
 ) -> None:
     """Else one would wait until startup_timeout for what the other never says."""
-    job = SimpleNamespace(checkpoint_dir_shared=False)
-    chief = Daemon(launched=False, place=replace(PLACE, rank=0), job=job if own_of == 0 else None)
-    one = Daemon(launched=False, job=job if own_of == 1 else None)
+    chief = Daemon(launched=False, place=replace(PLACE, rank=0), has_own_folders=own_of == 0)
+    one = Daemon(launched=False, has_own_folders=own_of == 1)
     try:
         assert await asyncio.gather(chief.agent.gather(), one.agent.gather()) == [None, None]
         assert chief.agent.ends_with == StepExit.FAILED
@@ -344,9 +342,26 @@ async def test_a_spare_node_waits_in_peace_beside_a_notice_that_is_over() -> Non
     departure = NodeDeparture(spare.place.allocation, 2, GangLink(spare.place.allocation, "s", 0, Heard()))
     departure.watch_notice(spare.runner, lambda runner: pytest.fail("it left"))  # type: ignore[arg-type]
     await turn_loop()
-    departure.close()
+    departure.stop_watching()
 
     assert looks == [None], "it looks again when the notice changes, and not before"
+
+
+async def test_a_node_that_is_a_spare_one_again_is_watched_again() -> None:
+    """A notice that came while it trained was withdrawn since, or an update has given the program another runner."""
+    spare = Daemon(place=replace(SPARED, rank=2), wanted=2)
+    facts = spare.runner.facts = ProgramFacts(Policy("train", is_job=True, is_gang=True))
+    gone_at = asyncio.get_running_loop().time() + facts.policy.notice_margin
+    facts.notice = Notice("file", "r", NoticeKind.PREEMPTION, Certainty.CERTAIN, gone_at, is_cancellable=True, text="")
+    departure = NodeDeparture(spare.place.allocation, 2, GangLink(spare.place.allocation, "s", 0, Heard()))
+    asked = list[object]()
+
+    for _ in range(2):
+        departure.watch_notice(spare.runner, asked.append)  # type: ignore[arg-type]
+        await turn_loop()
+    departure.stop_watching()
+
+    assert asked == [spare.runner, spare.runner]
 
 
 async def test_a_rank_leaves_between_two_turns_if_its_host_goes_before_a_step_could_be_saved() -> None:

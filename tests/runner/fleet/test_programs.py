@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.config import Config, load_config
+from supervisor.config import Config, ConfigError, load_config
 from supervisor.control.base.errors import CommandError
 from supervisor.control.commands.processes import SignalRequest, send_signal
 from supervisor.core.program.effects import SendGo
@@ -21,12 +21,13 @@ from supervisor.host.checkpoint_store import Attempts, CheckpointStore
 from supervisor.host.memory_tier import handed_over
 from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.protocol import layout
+from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Progress
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.updating import StepsInMemory
 from supervisor.runner.memory_tier.holder import MemoryHolder
@@ -91,6 +92,24 @@ async def test_a_signal_waits_until_it_is_known_whether_an_earlier_daemons_worke
 
     with pytest.raises(CommandError, match="first"):
         await asyncio.wait_for(sending, PATIENCE_S)
+
+
+async def test_an_update_gives_the_nodes_of_a_gang_no_second_program(tmp_path: Path, services: Services):
+    """Its end would be taken for that of the worker that all nodes train, and end the training of all."""
+    path = tmp_path / "test.conf"
+    text = f"[supervisord]\nstate_dir={tmp_path}/state\n[program:count]\ncommand=/bin/true\nstrategy=multiworker\n"
+    path.write_text(f"{text}checkpoint_dir={tmp_path}/checkpoints\nnodes=2\n")
+    place = GangPlace(Allocation(7, 0, ("localhost", "127.0.0.1", "127.0.0.2"), 0, 1))
+    programs = Programs(
+        load_config(path, os.environ), lambda: load_config(path, os.environ), replace(services, gang=place)
+    )
+    place.allocation = place.allocation.of_turn(0, (0, 1))  # the third is a spare one
+    path.write_text(f"{path.read_text()}[program:second]\ncommand=/bin/true\n")
+
+    with pytest.raises(ConfigError, match=r"test\.conf: cannot train on 3 nodes: there are 2 programs"):
+        await programs.updating.reread()
+
+    assert programs.updating.changes().added == ()
 
 
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):

@@ -37,3 +37,12 @@ def test_a_report_that_a_commit_has_overtaken_takes_no_step_back():
     training.on_message(messages.Progress(1, 11, 0, 100, 0.1, {}, None), 0.0)
 
     assert training.step == 12
+
+
+def test_what_no_checkpoint_holds_is_shown_whenever_it_was_found():
+    training = TrainingStatus()
+    training.on_message(messages.Committed(1, 2, "step-0000000002.a1", 10, 0.1, 0.1, left_out=("order",)), 0.0)
+    training.on_message(messages.Committed(1, 4, "step-0000000004.a1", 10, 0.1, 0.1, left_out=("rate", "order")), 0.0)
+    training.on_message(messages.Committed(1, 6, "step-0000000006.a1", 10, 0.1, 0.1), 0.0)
+
+    assert training.left_out == ("order", "rate")

@@ -23,6 +23,7 @@ from supervisor.protocol.wire.launch import Interval, Launch
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
+from worker.checks.findings import Finding
 from worker.devices import conditions
 from worker.files import FilesRun, NotFinite, Unfit, prepare
 from worker.saving import scheduler
@@ -521,6 +522,25 @@ def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
     assert (saved.step, np.load(folder / "value.npy")[0]) == (2, 2)
     assert json.loads((folder / layout.STATE).read_text())["batch"] == 2
     assert manifest.verify_checkpoint(folder).step == 2
+
+
+def test_what_is_found_beside_a_save_is_in_the_report_of_the_next_one(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
+    daemon.send(Go(1, restore=None))
+    files = Copied()
+    with FilesRun(files, total_steps=2) as run:
+        run._checkpoints.report_findings([Finding("an order", "keep it")], 0)
+        run.step_done(epoch=0, batch=1)
+        run._checkpoints.report_findings([Finding("a rate", "keep it")], 1)
+        files.may.set()
+        first = daemon.wait_for(Committed)
+        run.step_done(epoch=0, batch=2)
+
+    second = daemon.wait_for(Committed, among=lambda committed: committed.step == 2)
+    assert first.left_out == ("an order",)
+    assert "a rate" in second.left_out
 
 
 def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:

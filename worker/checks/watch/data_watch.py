@@ -54,4 +54,4 @@ class DataWatch:
 def _stores(code: types.CodeType, name: str, *, is_attribute: bool) -> bool:
     """Whether a function assigns such an attribute, or such a name of its module."""
     operations = ("STORE_ATTR",) if is_attribute else ("STORE_GLOBAL", "STORE_NAME")
-    return any(step.opname in operations and step.argval == name for step in flow_of(code).instructions)
+    return any(step.opname in operations and step.argval == name for step in flow_of(code).control.instructions)

@@ -263,7 +263,7 @@ def locals_to_read(frame: types.FrameType | None) -> dict[str, Any]:
     if frame is None:
         return {}
     flow = flow_of(frame.f_code)
-    read = flow.names_read(flow.index_at(frame.f_lasti))
+    read = flow.names_read(flow.control.index_at(frame.f_lasti))
     return {name: value for name, value in frame.f_locals.items() if name in read or name in frame.f_code.co_freevars}
 
 

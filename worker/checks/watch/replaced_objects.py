@@ -9,7 +9,7 @@ loss. Imports no framework.
 
 import types
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class ReplacedObjects:
         self._kinds: dict[str, type] = {}
         self._seen: dict[int, weakref.ref[Any]] = {}
 
-    def changed(self, placed: Mapping[str, Placed], kept: Collection[int]) -> Iterator[tuple[str, Placed]]:
+    def changed(self, placed: Mapping[str, Placed], kept: Collection[int]) -> list[tuple[str, Placed]]:
         """The places that hold another object than at the last look, with what is there now. `kept`: ids of objects
         that checkpoints hold."""
         changes = [
@@ -49,7 +49,7 @@ class ReplacedObjects:
         self._before = {path: weakref.ref(place.value) for path, place in placed.items()}
         self._kinds = {path: type(place.value) for path, place in placed.items()}
         self._seen = {id(place.value): self._before[path] for path, place in placed.items()}
-        yield from changes
+        return changes
 
     def _was_seen(self, value: Any) -> bool:
         seen = self._seen.get(id(value))

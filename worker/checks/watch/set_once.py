@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.formats import NewerFormat, check_format
+from supervisor.protocol.formats import NewerFormat, check_format, refuse_newer
 from worker.checks.watch.kept_values import Reached
 
 FORMAT = 1
@@ -119,7 +119,9 @@ def keep_set_once(directory: Path, digests: Mapping[str, int]) -> None:
 
 
 def write_set_once(directory: Path, digests: Mapping[str, int]) -> None:
-    """Raises OSError."""
+    """Raises OSError; NewerFormat if a later version's is there."""
+    with contextlib.suppress(FileNotFoundError):
+        refuse_newer(durable.read_file(directory / layout.SET_ONCE, MAX_BYTES), FORMAT, layout.SET_ONCE)
     some = {name: f"{digest:x}" for name, digest in sorted(digests.items())[:MOST_VALUES]}
     content = json.dumps({"format": FORMAT, "digests": some}, indent=1) + "\n"
     durable.write_file(directory / layout.SET_ONCE, content.encode())

@@ -15,8 +15,6 @@ time after a week. The others are compared at the times of `look_times`.
 """
 
 import contextlib
-import sys
-import sysconfig
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,23 +27,20 @@ from worker.checks.loop_source import Entered
 from worker.checks.watch import digests
 from worker.checks.watch.carried_names import CarriedNames
 from worker.checks.watch.carried_values import CarriedValue, findings_of
-from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
-from worker.checks.watch.code.access_order import AccessOrder
+from worker.checks.watch.clocks import PROCESS_BEGAN_AT
+from worker.checks.watch.code.access_order import AccessOrder, unwatched_code
 from worker.checks.watch.code.instructions import measured_names, stored_names
-from worker.checks.watch.code.loop_frames import (
-    LoopFrame,
-    is_made_from_run,
-    loop_frames,
-)
+from worker.checks.watch.code.loop_frames import LoopFrame, is_made_from_run, loop_frames
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.head_values import HeadValues, made_otherwise
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
+from worker.checks.watch.lost_changes import LostChanges
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import Search
-from worker.checks.watch.replaced_objects import Placed, ReplacedObjects
-from worker.checks.watch.set_once import IsLost, SetOnce
+from worker.checks.watch.replaced_objects import ReplacedObjects
+from worker.checks.watch.set_once import SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.state.run_state import RunState
 
@@ -85,7 +80,6 @@ class StepWatch:
         self._objects = ReplacedObjects()
         self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
         self._epoch: int | None = None  # of the last look
-        self._is_other_epoch = True  # than that of the last look
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
         self._times = LookTimes()
@@ -106,9 +100,8 @@ class StepWatch:
         """What the head of an epoch, done again in the middle of it, has made otherwise than at the epoch's begin."""
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
         values = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames)).values
-        others = [
-            reached for reached in made_otherwise(recorded, values, frames) if not self._is_kept_or_time(reached, kept)
-        ]
+        lost = self._lost_changes(kept, frames, is_other_epoch=True)
+        others = [reached for reached in made_otherwise(recorded, values, frames) if not lost.is_kept_or_time(reached)]
         for reached in others:
             self._named.add(reached.path)
         return findings_of(CarriedValue(reached.path, reached.path, False, "head") for reached in others)
@@ -133,7 +126,6 @@ class StepWatch:
         if not self._times.is_due(step, epoch):
             return []
         started = time.thread_time()
-        self._is_other_epoch, self._epoch = epoch != self._epoch, epoch
         if self._order is not None:
             self._order.end()
         frames = loop_frames(frame, self._entered)
@@ -145,20 +137,22 @@ class StepWatch:
         findings += self._names.rebound(frames)
         until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
         search = Search(kept, until).run(self._roots_of(frames))
-        if self._times.looks:
-            findings += self._changed(search, kept, frames)
-        findings += self._replaced(search, kept, frames)
-        findings += self._set_otherwise(search, kept, frames)
+        is_other_epoch = epoch != self._epoch
+        lost = self._lost_changes(kept, frames, is_other_epoch=is_other_epoch)
+        if not is_first:
+            findings += self._changed(search, lost, frames)
+        findings += self._replaced(search, kept, lost, frames)
+        findings += self._set_otherwise(search, lost, frames)
         self._head_values.see(
             search.values,
             frames,
-            lambda reached: reached.path in self._named or self._is_kept_or_time(reached, kept),
-            is_first=self._is_other_epoch,
+            lambda reached: reached.path in self._named or lost.is_kept_or_time(reached),
+            is_first=is_other_epoch,
         )
-        findings += self._changed_ahead(search, kept, until)
+        findings += self._changed_ahead(search, kept, lost, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
-        self._before, self._codes = search.values, self._codes | search.codes
+        self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
         self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
@@ -180,7 +174,7 @@ class StepWatch:
         for code in (*self._codes, *(frame.frame.f_code for frame in frames)):
             names |= stored_names(code).keys()
         self._order = AccessOrder(
-            names | {name for reached in self._before.values() if (name := reached.binding)}, _unwatched_code()
+            names | {name for reached in self._before.values() if (name := reached.binding)}, unwatched_code()
         )
         self._order.begin([frame.frame for frame in frames])
 
@@ -208,13 +202,12 @@ class StepWatch:
                     roots.append((name, frame.value_of(name)))
         return roots
 
-    def _changed(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
-        """What differs from the last look, without what is kept, made anew, or the time."""
+    def _changed(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
+        """What differs from the last look and is lost."""
         values: list[CarriedValue] = []
-        is_lost = self._is_lost(kept, frames)
         for path, now in search.values.items():
             before = self._before.get(path)
-            if before is None or before.digest == now.digest or not is_lost(now, before):
+            if before is None or before.digest == now.digest or not lost.is_lost(now, before):
                 continue
             root = path.partition(".")[0].partition("[")[0]
             carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
@@ -226,72 +219,35 @@ class StepWatch:
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
         return findings_of(values)
 
-    def _is_lost(self, kept: Kept, frames: Sequence[LoopFrame]) -> IsLost:
-        """Tells of what has changed, and what it was, whether it is neither kept, nor made anew, nor the time."""
-        in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
-        by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - in_frames.keys()
-        # between two looks in an epoch only the innermost loop has begun another pass
-        heads = [names for frame in frames for names in frame.attributes_set_in_heads]
-        set_anew = frozenset().union(*heads[: None if self._is_other_epoch else 1])
+    def _lost_changes(self, kept: Kept, frames: Sequence[LoopFrame], *, is_other_epoch: bool) -> LostChanges:
+        return LostChanges(
+            kept, frames, self._named, self._order, is_other_epoch=is_other_epoch, clocks_since=self._clocks_since
+        )
 
-        def is_lost(now: Reached, before: Reached | None) -> bool:
-            path = now.path
-            if now.kind == "default" or self._named.has_around(path):
-                return False  # the class has it, and its path says so
-            frame = in_frames.get(path)
-            is_rebound = before is None or now.identity == 0 or now.identity != before.identity
-            if frame is not None and path not in frame.carried and is_rebound:
-                return False  # each pass of a loop makes it anew
-            if path in by_call and now.owner is None and is_rebound:
-                return False  # so does each call, from what the loops around it carry
-            if self._is_kept_or_time(now, kept):
-                return False
-            if frame is not None or now.binding is None:
-                return True
-            if now.binding in set_anew or any(now.binding in loop.attribute_targets for loop in frames):
-                return False
-            # each step assigns it before it reads it, as far as the watched step has shown
-            return self._order is None or not self._order.made_anew(now.binding, now.owner)
-
-        return is_lost
-
-    def _replaced(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
+    def _replaced(self, search: Search, kept: Kept, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
         """The places that hold another object than at the last look."""
         values = []
-        is_lost = self._is_lost(kept, frames)
-        for path, placed in list(self._objects.changed(search.objects, kept.identities)):
+        for path, placed in self._objects.changed(search.objects, kept.identities):
             name = placed.container or path
-            if name in self._named or not self._is_place_lost(path, placed, search, kept, is_lost):
+            if name in self._named or not lost.is_place_lost(path, placed, search.values, self._before):
                 continue
             self._named.add(name)
             place = self._place_of(Reached(name, "object", 0, 0, placed.owner, placed.binding), frames)
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, "object"))
         return findings_of(values)
 
-    def _is_place_lost(self, path: str, placed: Placed, search: Search, kept: Kept, is_lost: IsLost) -> bool:
-        if placed.container is None:
-            written = (placed.owner, placed.binding) in kept.references
-            return not written and is_lost(Reached(path, "object", 0, 0, placed.owner, placed.binding), None)
-        now, before = (values.get(placed.container) for values in (search.values, self._before))
-        if now is None or before is None:
-            return False  # checkpoints have it, or it's made anew
-        if now.identity == before.identity:
-            return is_lost(Reached(placed.container, "object", 0, now.identity), before)
-        return is_lost(now, before)
-
-    def _set_otherwise(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
+    def _set_otherwise(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What the first pass has set to something else than in the processes before."""
-        is_lost = self._is_lost(kept, frames)
         found: list[tuple[str, Reached]] = []
         if self._times.looks == 0:
             drawn = self._once.drawn(search.values)
-            found += [("cache", now) for now in drawn if is_lost(now, None)]
-            self._once.first(search.values, is_lost)
+            found += [("cache", now) for now in drawn if lost.is_lost(now, None)]
+            self._once.first(search.values, lost.is_lost)
         else:
-            self._once.later(search.values, is_lost)
+            self._once.later(search.values, lost.is_lost)
         if self._times.looks == FIRST_LOOKS - 1:
-            differing = self._once.differing(search.values, is_lost)
-            found += [("once", now) for now in differing if not self._is_measured(now, frames)]
+            differing = self._once.differing(search.values, lost.is_lost)
+            found += [("once", now) for now in differing if not self._is_measured(now, lost, frames)]
         values = []
         for kind, now in found:
             self._named.add(now.path)
@@ -299,22 +255,19 @@ class StepWatch:
             values.append(CarriedValue(now.path, f"{now.path} ({place})", False, kind))
         return findings_of(values)
 
-    def _is_measured(self, reached: Reached, frames: Sequence[LoopFrame]) -> bool:
+    def _is_measured(self, reached: Reached, lost: LostChanges, frames: Sequence[LoopFrame]) -> bool:
         """Whether it tells something of this process, such as its pid or how long a step took, and nothing else."""
-        if any(map(self._is_time, reached.numbers or ())):
+        if any(map(lost.is_time, reached.numbers or ())):
             return True
         codes = (*self._codes, *(frame.frame.f_code for frame in frames))
         return any((reached.binding or short_name(reached.path)) in measured_names(code) for code in codes)
 
-    def _changed_ahead(self, search: Search, kept: Kept, until: float) -> list[Finding]:
+    def _changed_ahead(self, search: Search, kept: Kept, lost: LostChanges, until: float) -> list[Finding]:
         """What the functions of the data have changed since the last look. `search`: what the loop reaches."""
         values: list[CarriedValue] = []
         for reached in self._data_watch.changed(search, kept, until):
-            if (
-                self._named.has_around(reached.path)
-                or self._named.is_exempt(reached.path)
-                or self._is_time(reached.value)
-            ):
+            is_named = self._named.has_around(reached.path) or self._named.is_exempt(reached.path)
+            if is_named or lost.is_time(reached.value):
                 continue
             self._named.add(reached.path)
             self._codes |= self._data_watch.codes
@@ -327,12 +280,6 @@ class StepWatch:
         for path, array in search.unreadable.items():
             if not (path in made or kept.has(array) or self._named.is_exempt(path)):
                 self.unreadable[path] = None
-
-    def _is_kept_or_time(self, reached: Reached, kept: Kept) -> bool:
-        return kept.has(reached) or self._named.is_exempt(reached.path) or self._is_time(reached.value)
-
-    def _is_time(self, value: object) -> bool:
-        return a_clock_showed(value, self._clocks_since)
 
     def _place_of(self, reached: Reached, frames: Sequence[LoopFrame]) -> str | None:
         """The line that assigns what changed."""
@@ -353,12 +300,3 @@ def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:
             with contextlib.suppress(RuntimeError, LookupError, TypeError):
                 if all(isinstance(entry, digests.PLAIN) for _, entry in digests.entries_of(value)):
                     yield value
-
-
-def _unwatched_code() -> tuple[str, ...]:
-    """Where the code of Python and of the frameworks is, which keeps its own state."""
-    paths = [sysconfig.get_path("stdlib") + "/"]
-    for package in ("tensorflow", "keras", "tf_keras", "torch", "numpy", "jax", "jaxlib", "worker", "supervisor"):
-        paths += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
-    # site-packages lie inside of the standard library's folder in some environments
-    return tuple(path for path in paths if not path.endswith("site-packages/"))

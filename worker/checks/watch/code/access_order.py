@@ -7,6 +7,7 @@ always assigns it, is made anew. Python traces only those functions; frameworks 
 """
 
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ class AccessOrder:
         flow = flow_of(first.code)
         is_attribute = accesses_by_offset(first.code)[first.offset].is_attribute
         boundary = self._boundaries.get(first.code)
-        start = None if boundary is None else flow.index_at(boundary)
+        start = None if boundary is None else flow.control.index_at(boundary)
         return flow.assigns_first(name, is_attribute=is_attribute, start=start)
 
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
@@ -129,3 +130,12 @@ class AccessOrder:
             return on_event
 
         return on_event
+
+
+def unwatched_code() -> tuple[str, ...]:
+    """Where the code of Python and of the frameworks is, which keeps its own state."""
+    paths = [sysconfig.get_path("stdlib") + "/"]
+    for package in ("tensorflow", "keras", "tf_keras", "torch", "numpy", "jax", "jaxlib", "worker", "supervisor"):
+        paths += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
+    # site-packages lie inside of the standard library's folder in some environments
+    return tuple(path for path in paths if not path.endswith("site-packages/"))

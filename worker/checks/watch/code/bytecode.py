@@ -20,10 +20,11 @@ false alarm:
 import dis
 import functools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from worker.checks.reachability import global_names
+from worker.checks.watch.code.control_flow import ENDS, ControlFlow, Loop
 from worker.checks.watch.code.instructions import (
     ATTRIBUTE_LOADS,
     ATTRIBUTE_STORES,
@@ -35,25 +36,12 @@ from worker.checks.watch.code.instructions import (
     is_method,
 )
 
-_ENDS = frozenset(["RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"])
 _COMPREHENSIONS = frozenset(["<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"])
-_ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _CALLS = ("CALL", "PRECALL")
 _MAKES = frozenset(["MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE", "PRECALL", "CALL"])
 """Between a function's code and the store of its name, with decorators."""
 
 _READS_BY_NAME = frozenset(["getattr", "hasattr", "vars", "__dict__"])
-
-_Node = tuple[int, bool]
-"""An instruction, and whether a jump backwards led to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where a name is assigned. `line`: of its source, None if it is not known."""
-
-    name: str
-    line: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,75 +62,55 @@ def flow_of(code: types.CodeType) -> "Flow":
 
 
 class Flow:
-    """The instructions of one code object, what each accesses, and which may follow it.
-
-    A node is an instruction and whether it was reached by a jump backwards, which matters at the head of a `for` loop:
-    only then may the loop end.
-    """
+    """The names that one code object reads and assigns. `control`: which instructions follow which."""
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
-        self.instructions: list[dis.Instruction] = []
-        self._index: dict[int, int] = {}  # by offset; a jump may lead to the prefix of an instruction
-        for instruction in dis.get_instructions(code):
-            self._index[instruction.offset] = len(self.instructions)
-            if instruction.opname != "EXTENDED_ARG":
-                self.instructions.append(instruction)
-        entries = constant_entries(self.instructions)
-        self._accesses = [
-            tuple(accesses_of(self.instructions, number, entries)) for number in range(len(self.instructions))
-        ]
-
-    def index_at(self, offset: int) -> int:
-        """The instruction at a frame's `f_lasti`, which may stand on what belongs to the instruction."""
-        return max((number for start, number in self._index.items() if start <= offset), default=0)
-
-    def line_of(self, index: int) -> int | None:
-        """The line of the source that an instruction comes from."""
-        positions = self.instructions[index].positions
-        return None if positions is None else positions.lineno
+        self.control = ControlFlow(code)
+        instructions = self.control.instructions
+        entries = constant_entries(instructions)
+        self._accesses = [tuple(accesses_of(instructions, number, entries)) for number in range(len(instructions))]
 
     def names_read(self, index: int, read_by_calls: Iterable[str] = ()) -> frozenset[str]:
         """The names that may be read behind an instruction before they are assigned."""
-        live = self._live(self._accesses_with(read_by_calls, index), index)
-        return live.at(self._following(index, again=True, around=index))
+        live = self.control.live_names(self._accesses_with(read_by_calls, index), index)
+        return live.at(self.control.following(index, again=True, around=index))
 
-    def carried(self, index: int, read_by_calls: Iterable[str] = ()) -> dict[str, Stored]:
-        """The names that a loop around an instruction carries from pass to pass, with a place where it assigns them.
+    def carried(self, index: int, read_by_calls: Iterable[str] = ()) -> dict[str, int | None]:
+        """The names that a loop around an instruction carries from pass to pass, with a line that assigns them.
 
         Each loop for itself: its body assigns the name and may read it before. What the body of an outer loop makes
         anew before its inner loop is not carried, although it is the same at all steps of the inner one.
         """
-        live = self._live(self._accesses_with(read_by_calls, index), index)
-        stores: dict[str, Stored] = {}
-        for first, last in self._loops_around(index):
-            read = live.at([(self._beginning_of_pass(first, last), False)])
-            for name, stored in self._stores_in(first, last).items():
+        live = self.control.live_names(self._accesses_with(read_by_calls, index), index)
+        lines: dict[str, int | None] = {}
+        for loop in self.control.loops_around(index):
+            read = live.at([self.control.beginning_of_pass(loop)])
+            for name, line in self._stores_in(loop).items():
                 if name in read:
-                    stores.setdefault(name, stored)
-        return stores
+                    lines.setdefault(name, line)
+        return lines
 
     def made_in_loops(self, index: int, after_line: int = 0) -> frozenset[str]:
         """The names that the loops around an instruction assign, of those loops that begin behind a line."""
-        loops = [loop for loop in self._loops_around(index) if (self.line_of(loop[0]) or 0) > after_line]
-        return frozenset(name for first, last in loops for name in self._stores_in(first, last))
+        loops = [loop for loop in self.control.loops_around(index) if (self.control.line_of(loop[0]) or 0) > after_line]
+        return frozenset(name for loop in loops for name in self._stores_in(loop))
 
     def made_in_each_pass(self, index: int) -> frozenset[str]:
         """The names that the innermost loop around an instruction assigns before it reads them."""
-        loops = self._loops_around(index)
+        loops = self.control.loops_around(index)
         if not loops:
             return frozenset()
-        first, last = loops[-1]
-        read = self._live(self._accesses_with((), index), index).at([(self._beginning_of_pass(first, last), False)])
-        return frozenset(self._stores_in(first, last)) - read
+        live = self.control.live_names(self._accesses_with((), index), index)
+        return frozenset(self._stores_in(loops[-1])) - live.at([self.control.beginning_of_pass(loops[-1])])
 
     def attribute_targets(self, index: int) -> frozenset[str]:
         """The attributes that are targets of the `for` loops around an instruction: `for self.epoch in ...`."""
         names = set()
-        for first, last in self._loops_around(index):
-            number, depth = first + 1, int(self.instructions[first].opname == "FOR_ITER")
+        for first, last in self.control.loops_around(index):
+            number, depth = first + 1, int(self.control.instructions[first].opname == "FOR_ITER")
             while depth > 0 and number < last:  # until the target has taken the item from the stack
-                instruction = self.instructions[number]
+                instruction = self.control.instructions[number]
                 if instruction.opname in ATTRIBUTE_STORES:
                     names.add(str(instruction.argval))
                 depth += dis.stack_effect(instruction.opcode, instruction.arg)
@@ -157,21 +125,21 @@ class Flow:
             return False  # as in getattr(self, "count", 0)
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
         accesses: list[tuple[Access, ...]] = []
-        for number, instruction in enumerate(self.instructions):
-            is_end = number == start or (start is None and instruction.opname in (*_ENDS, "YIELD_VALUE"))
+        for number, instruction in enumerate(self.control.instructions):
+            is_end = number == start or (start is None and instruction.opname in (*ENDS, "YIELD_VALUE"))
             if instruction.argval == name and instruction.opname in stores:
                 accesses.append((("store", name),))
             elif is_end or (instruction.argval == name and instruction.opname in loads and not is_method(instruction)):
                 accesses.append((("load", name),))
             else:
                 accesses.append(())
-        live = self._live(accesses, start)
-        following = [(0, False)] if start is None else list(self._following(start, again=True, around=start))
+        live = self.control.live_names(accesses, start)
+        following = [(0, False)] if start is None else self.control.following(start, again=True, around=start)
         return name not in live.at(following)
 
     def nested_in_loops(self, index: int) -> list[Nested]:
         """The functions that each pass of a loop around an instruction makes anew."""
-        loops = self._loops_around(index)
+        loops = self.control.loops_around(index)
         return [nested for nested in self._nested if any(first <= nested.made_at <= last for first, last in loops)]
 
     def _accesses_with(self, read_by_calls: Iterable[str], index: int) -> list[tuple[Access, ...]]:
@@ -180,7 +148,7 @@ class Flow:
         by_calls = tuple(("load", name) for name in frozenset(read_by_calls).union(*shared))
         accesses = [
             (*by_calls, *own) if by_calls and instruction.opname.startswith(_CALLS) else own
-            for instruction, own in zip(self.instructions, self._accesses, strict=True)
+            for instruction, own in zip(self.control.instructions, self._accesses, strict=True)
         ]
         by_name = {nested.name: nested.reads for nested in anew if nested.name is not None}
         for nested in anew:
@@ -190,54 +158,6 @@ class Flow:
                 accesses[number] = (*reads, *accesses[number])
         return accesses
 
-    def _live(self, accesses: list[tuple[Access, ...]], around: int | None) -> "_Live":
-        """What may be read from each node on before it is assigned: the usual equations, solved from the end.
-
-        `around`: an instruction; the `for` loops around it may have no pass at all.
-        """
-        names = sorted({name for access in accesses for _, name in access})
-        bits = {name: 1 << number for number, name in enumerate(names)}
-        uses, kills = [0] * len(accesses), [0] * len(accesses)
-        for number, access in enumerate(accesses):
-            for kind, name in access:
-                if kind == "load":
-                    uses[number] |= bits[name] & ~kills[number]
-                else:
-                    kills[number] |= bits[name]
-        nodes = [(number, again) for number in range(len(accesses) - 1, -1, -1) for again in (False, True)]
-        following = {node: tuple(self._following(*node, around)) for node in nodes}
-        live = dict.fromkeys(nodes, 0)
-        changed = True
-        while changed:
-            changed = False
-            for node in nodes:
-                behind = 0
-                for later in following[node]:
-                    behind |= live[later]
-                now = uses[node[0]] | (behind & ~kills[node[0]])
-                if now != live[node]:
-                    live[node] = now
-                    changed = True
-        return _Live(bits, live)
-
-    def _following(self, number: int, again: bool, around: int | None) -> Iterator[_Node]:
-        instruction = self.instructions[number]
-        target = self._target_of(number)
-        if (
-            instruction.opname not in _ENDS
-            and not instruction.opname.startswith(_ALWAYS_JUMPS)
-            and number + 1 < len(self._accesses)
-        ):
-            yield number + 1, False
-        if target is None:
-            return
-        if instruction.opname != "FOR_ITER" or again or (around is not None and number < around < target):
-            yield target, target <= number
-
-    def _target_of(self, number: int) -> int | None:
-        instruction = self.instructions[number]
-        return self._index.get(instruction.argval) if instruction.opcode in _JUMPS else None
-
     @property
     def _is_module(self) -> bool:
         return self.code.co_name == "<module>"
@@ -246,7 +166,7 @@ class Flow:
     def _nested(self) -> list[Nested]:
         """The functions that this code makes. They may be called at any time; comprehensions run where they stand."""
         found = []
-        for number, instruction in enumerate(self.instructions):
+        for number, instruction in enumerate(self.control.instructions):
             code = instruction.argval
             is_code = instruction.opname == "LOAD_CONST" and isinstance(code, types.CodeType)
             if is_code and code.co_name not in _COMPREHENSIONS:
@@ -260,48 +180,22 @@ class Flow:
 
     def _name_bound_behind(self, number: int) -> str | None:
         """The name of the function that is made there, also behind its decorators."""
-        for later in self.instructions[number + 1 :]:
+        for later in self.control.instructions[number + 1 :]:
             if later.opname in STORES:
                 return str(later.argval)
             if later.opname not in _MAKES:
                 return None
         return None
 
-    @functools.cached_property
-    def _loops(self) -> list[tuple[int, int]]:
-        """First and last instruction of each loop, outermost first: the target of a jump backwards, and that jump."""
-        ends: dict[int, int] = {}
-        for number in range(len(self.instructions)):
-            target = self._target_of(number)
-            if target is not None and target <= number:
-                ends[target] = max(number, ends.get(target, 0))
-        return sorted(ends.items(), key=lambda loop: (loop[0], -loop[1]))
-
-    def _loops_around(self, index: int) -> list[tuple[int, int]]:
-        return [(first, last) for first, last in self._loops if first <= index <= last]
-
-    def _stores_in(self, first: int, last: int) -> dict[str, Stored]:
-        stores: dict[str, Stored] = {}
+    def _stores_in(self, loop: Loop) -> dict[str, int | None]:
+        """The names that a loop assigns, with the first line that does it."""
+        first, last = loop
+        lines: dict[str, int | None] = {}
         for number in range(first, last + 1):
             for kind, name in self._accesses[number]:
                 if kind == "store":
-                    stores.setdefault(name, Stored(name, self.line_of(number)))
-        return stores
-
-    def _beginning_of_pass(self, first: int, last: int) -> int:
-        """Where a pass of a loop begins: behind the head of a `for` loop, at the test of a `while` loop.
-
-        Python 3.11 writes a `while` loop's test twice: before the loop, where its first pass begins, and at its end.
-        """
-        if self.instructions[first].opname == "FOR_ITER":
-            return first + 1
-        target = self._target_of(first - 1) if first else None
-        if target is None or target <= last:
-            return first
-        line, start = self.line_of(first - 1), first - 1
-        while start and self.line_of(start - 1) == line:
-            start -= 1
-        return start
+                    lines.setdefault(name, self.control.line_of(number))
+        return lines
 
 
 def _with_reads_of(names: frozenset[str], functions: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -312,21 +206,3 @@ def _with_reads_of(names: frozenset[str], functions: Mapping[str, frozenset[str]
         read |= new
         waiting += new
     return frozenset(read)
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """The names that may be read at each node before they are assigned, as bits of a number."""
-
-    bits: Mapping[str, int]
-    live: Mapping[_Node, int]
-
-    def at(self, nodes: Iterable[_Node]) -> frozenset[str]:
-        """The names at any of these nodes."""
-        mask = 0
-        for node in nodes:
-            mask |= self.live[node]
-        return frozenset(name for name, bit in self.bits.items() if mask & bit)
-
-
-_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))

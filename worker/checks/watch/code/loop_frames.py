@@ -50,14 +50,14 @@ def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[
 def _loop_frame(frame: types.FrameType, begins_at: int) -> LoopFrame:
     """`begins_at`: the line of the run's `with`, if it is in this function."""
     flow = flow_of(frame.f_code)
-    index = flow.index_at(frame.f_lasti)
+    index = flow.control.index_at(frame.f_lasti)
     by_calls: frozenset[str] = frozenset()
     if frame.f_locals is frame.f_globals:
         functions = [f_global for f_global in frame.f_globals.values() if isinstance(f_global, types.FunctionType)]
         anew = [nested.code for nested in flow.nested_in_loops(index)]
         codes = [function.__code__ for function in functions if function.__code__ not in anew]
         by_calls = frozenset().union(*map(global_names, codes))
-    carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
+    carried = flow.carried(index, by_calls)
     read = flow.names_read(index, by_calls)
     targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
     made = flow.made_in_loops(index)

@@ -56,7 +56,7 @@ class Machine:
         self.is_boundary_reached = True
         frame = sys._getframe(1)
         flow = flow_of(frame.f_code)
-        self.said |= flow.carried(flow.index_at(frame.f_lasti)).keys()
+        self.said |= flow.carried(flow.control.index_at(frame.f_lasti)).keys()
 
 
 def blocks(depth: int) -> st.SearchStrategy[list[str]]:
@@ -116,7 +116,7 @@ class Boundary:
     def done(self) -> None:
         frame = sys._getframe(1)
         flow = flow_of(frame.f_code)
-        self.carried = set(flow.carried(flow.index_at(frame.f_lasti)))
+        self.carried = set(flow.carried(flow.control.index_at(frame.f_lasti)))
 
 
 def made_before_it_is_read(run: Boundary) -> None:

@@ -1,0 +1,81 @@
+"""Which of the changes that a look sees would not come back after a restart: those that no checkpoint holds, that are
+not made anew before anything reads them, and that are not the time."""
+
+from collections.abc import Mapping, Sequence
+
+from worker.checks.watch.clocks import a_clock_showed
+from worker.checks.watch.code.access_order import AccessOrder
+from worker.checks.watch.code.loop_frames import LoopFrame
+from worker.checks.watch.kept_values import Kept, Reached
+from worker.checks.watch.named_paths import NamedPaths
+from worker.checks.watch.replaced_objects import Placed
+
+
+class LostChanges:
+    """Judges the changes of one look."""
+
+    def __init__(
+        self,
+        kept: Kept,
+        frames: Sequence[LoopFrame],
+        named: NamedPaths,
+        order: AccessOrder | None,
+        *,
+        is_other_epoch: bool,
+        clocks_since: float,
+    ) -> None:
+        """`order`: what the watched step has shown; None before it. `is_other_epoch`: than that of the look before.
+        `clocks_since`: from when on a clock may have shown what is there now."""
+        self._kept = kept
+        self._frames = frames
+        self._named = named
+        self._order = order
+        self._clocks_since = clocks_since
+        self._in_loops = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
+        self._by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - self._in_loops.keys()
+        # between two looks in an epoch only the innermost loop has begun another pass
+        heads = [names for frame in frames for names in frame.attributes_set_in_heads]
+        targets = [frame.attribute_targets for frame in frames]
+        self._set_anew = frozenset().union(*heads[: None if is_other_epoch else 1], *targets)
+
+    def is_lost(self, now: Reached, before: Reached | None) -> bool:
+        """Of what has changed, and what it was."""
+        path = now.path
+        if now.kind == "default" or self._named.has_around(path):
+            return False  # the class has it, and its path says so
+        frame = self._in_loops.get(path)
+        is_rebound = before is None or now.identity == 0 or now.identity != before.identity
+        if frame is not None and path not in frame.carried and is_rebound:
+            return False  # each pass of a loop makes it anew
+        if path in self._by_call and now.owner is None and is_rebound:
+            return False  # so does each call, from what the loops around it carry
+        if self.is_kept_or_time(now):
+            return False
+        if frame is not None or now.binding is None:
+            return True
+        if now.binding in self._set_anew:
+            return False
+        # each step assigns it before it reads it, as far as the watched step has shown
+        return self._order is None or not self._order.made_anew(now.binding, now.owner)
+
+    def is_place_lost(
+        self, path: str, placed: Placed, values: Mapping[str, Reached], before: Mapping[str, Reached]
+    ) -> bool:
+        """Of a place that holds another object. `values`, `before`: what this look and the last one have reached."""
+        if placed.container is None:
+            is_kept = (placed.owner, placed.binding) in self._kept.references
+            return not is_kept and self.is_lost(Reached(path, "object", 0, 0, placed.owner, placed.binding), None)
+        now, then = values.get(placed.container), before.get(placed.container)
+        if now is None or then is None:
+            return False  # checkpoints have it, or it's made anew
+        if now.identity == then.identity:
+            return self.is_lost(Reached(placed.container, "object", 0, now.identity), then)
+        return self.is_lost(now, then)
+
+    def is_kept_or_time(self, reached: Reached) -> bool:
+        """Whether a checkpoint holds it, it may begin anew, or a clock has shown it."""
+        return self._kept.has(reached) or self._named.is_exempt(reached.path) or self.is_time(reached.value)
+
+    def is_time(self, value: object) -> bool:
+        """Whether a clock has shown it since."""
+        return a_clock_showed(value, self._clocks_since)
