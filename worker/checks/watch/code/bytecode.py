@@ -92,6 +92,7 @@ class Flow:
         self._accesses = [
             tuple(accesses_of(self.instructions, number, entries)) for number in range(len(self.instructions))
         ]
+        self._last_live: tuple[int, frozenset[str], _Live] | None = None
 
     def index_at(self, offset: int) -> int:
         """The instruction at a frame's `f_lasti`, which may stand on what belongs to the instruction."""
@@ -104,7 +105,7 @@ class Flow:
 
     def names_read(self, index: int, read_by_calls: Iterable[str] = ()) -> frozenset[str]:
         """The names that may be read behind an instruction before they are assigned."""
-        live = self._live(self._accesses_with(read_by_calls, index), index)
+        live = self._live_around(index, frozenset(read_by_calls))
         return live.at(self._following(index, again=True, around=index))
 
     def carried(self, index: int, read_by_calls: Iterable[str] = ()) -> dict[str, Stored]:
@@ -113,7 +114,7 @@ class Flow:
         Each loop for itself: its body assigns the name and may read it before. What the body of an outer loop makes
         anew before its inner loop is not carried, although it is the same at all steps of the inner one.
         """
-        live = self._live(self._accesses_with(read_by_calls, index), index)
+        live = self._live_around(index, frozenset(read_by_calls))
         stores: dict[str, Stored] = {}
         for first, last in self._loops_around(index):
             read = live.at([(self._beginning_of_pass(first, last), False)])
@@ -132,7 +133,7 @@ class Flow:
         if not loops:
             return frozenset()
         first, last = loops[-1]
-        read = self._live(self._accesses_with((), index), index).at([(self._beginning_of_pass(first, last), False)])
+        read = self._live_around(index, frozenset()).at([(self._beginning_of_pass(first, last), False)])
         return frozenset(self._stores_in(first, last)) - read
 
     def attribute_targets(self, index: int) -> frozenset[str]:
@@ -188,6 +189,12 @@ class Flow:
             for number in places if nested.name is not None else [nested.made_at]:
                 accesses[number] = (*reads, *accesses[number])
         return accesses
+
+    def _live_around(self, index: int, read_by_calls: frozenset[str]) -> "_Live":
+        """What may be read in the loops around an instruction. Several questions follow one another about the same."""
+        if self._last_live is None or self._last_live[:2] != (index, read_by_calls):
+            self._last_live = index, read_by_calls, self._live(self._accesses_with(read_by_calls, index), index)
+        return self._last_live[2]
 
     def _live(self, accesses: list[tuple[Access, ...]], around: int | None) -> "_Live":
         """What may be read from each node on before it is assigned: the usual equations, solved from the end.
