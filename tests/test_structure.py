@@ -24,6 +24,7 @@ PROSE = re.compile(r'^ *r?"""(?s:.*?)"""|(?:^| ) *#.*$', re.MULTILINE)
 """Docstrings and comments, also those of fields."""
 NAMED = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)*|[\w/-]+\.py)(?:\(\))?`")
 """A name in a docstring or comment: of something in the code, or of a file."""
+WORD = re.compile(r"\w+")
 OF_OTHERS = {"fail_under", "preemptionNoticeDuration", "uname"}
 """Names of other programs."""
 
@@ -136,7 +137,12 @@ def test_no_encoder_writes_numbers_that_are_not_finite():
 
 def unknown_names(texts: dict[str, str], others: set[str]) -> list[str]:
     """Names in docstrings and comments that neither the code of all files has, nor `others`, as `file:line name`."""
-    words = others.union(*(re.findall(r"\w+", PROSE.sub("", text)) for text in texts.values()))
+    words, prose_of = set(others), dict[str, list[re.Match[str]]]()
+    for file, text in texts.items():
+        prose_of[file] = list(PROSE.finditer(text))
+        ends = [0, *(place for prose in prose_of[file] for place in prose.span()), len(text)]
+        code = "".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
+        words.update(WORD.findall(code))
     words.update(part for file in texts for part in Path(file).with_suffix("").parts)
     files = [f"/{file}" for file in texts]
 
@@ -148,7 +154,7 @@ def unknown_names(texts: dict[str, str], others: set[str]) -> list[str]:
     return [
         f"{file}:{text.count(chr(10), 0, prose.start() + name.start()) + 1} {name[1]}"
         for file, text in texts.items()
-        for prose in PROSE.finditer(text)
+        for prose in prose_of[file]
         for name in NAMED.finditer(prose[0])
         if not is_known(name[1])
     ]
