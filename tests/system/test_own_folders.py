@@ -101,7 +101,8 @@ def test_spare_node_with_an_empty_folder_takes_over(tmp_path: Path, undisturbed:
         wait_until(lambda: all(nodes.begun()[:2]), "two train", PATIENCE_S, details=nodes.said)
         wait_until(lambda: nodes.committed()[:1] >= [7], "a checkpoint", PATIENCE_S, details=nodes.said)
         pods[1].kill()
-        wait_until(lambda: nodes.begun()[2], "the spare one trains", PATIENCE_S, details=nodes.said)
+        counts = [2, 1, 1]
+        wait_until(lambda: list(map(len, nodes.begun())) == counts, "the spare one trains", PATIENCE_S, nodes.said)
         first = nodes.begun()[2][-1][1]
         assert first == nodes.begun()[0][-1][1] >= 7
         assert nodes.copies(2) == nodes.copies(0)[-1:]
