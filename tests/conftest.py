@@ -60,6 +60,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """At the end pytest searches all objects for garbage, five times; `make quick` does without what that may say."""
+    if QUICK:
+        gc.freeze()
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The event loop of a test."""
     is_fast = item.get_closest_marker("fast_clock") is not None

@@ -58,8 +58,8 @@ def missing_volume(folder: Path, tables: MountTables = HOST) -> UnmountedPoint |
 
     The path as it is written counts too: a link that lies on the missing disk leads nowhere.
     """
-    real, written = Path(os.path.realpath(folder)), folder.absolute()
-    return _find_unmounted(real, tables, os.path.realpath) or _find_unmounted(written, tables, os.path.realpath)
+    paths = dict.fromkeys((Path(os.path.realpath(folder)), folder.absolute()))
+    return next((found for path in paths if (found := _find_unmounted(path, tables, os.path.realpath))), None)
 
 
 def _find_unmounted(path: Path, tables: MountTables, resolve: Callable[[str], str]) -> UnmountedPoint | None:
@@ -77,7 +77,8 @@ def _find_unmounted(path: Path, tables: MountTables, resolve: Callable[[str], st
 
 
 def _above(path: Path, points: Iterable[str]) -> Iterator[str]:
-    return (point for point in points if path.is_relative_to(point))
+    below = f"{path}/".replace("//", "/")
+    return (point for point in points if below.startswith(point if point.endswith("/") else f"{point}/"))
 
 
 def _mounted() -> Iterator[str]:

@@ -29,7 +29,7 @@ moment = tf.Variable(0.5, dtype=tf.float64)
 generator = tf.random.Generator.from_seed(7)
 
 
-@tf.function
+@tf.function(autograph=False)  # there is nothing to convert
 def step() -> tf.Tensor:
     drawn = generator.uniform([], dtype=tf.float64)
     moment.assign(0.9 * moment + drawn)

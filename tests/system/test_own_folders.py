@@ -15,6 +15,7 @@ import pytest
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import StepExit
 from supervisor.protocol.checkpoints.manifest import verify_checkpoint
+from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
 from tests.system.own_folders import PATIENCE_S, STEPS, Nodes
@@ -83,31 +84,23 @@ def test_nodes_whose_files_differ_train_nothing_and_say_why(tmp_path: Path) -> N
     assert over["why"].startswith("cannot train: checkpoint_dir_shared is not false in the configuration of rank 1")
 
 
-def test_node_with_an_older_or_another_checkpoint_of_its_own_begins_from_the_chiefs(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path / "gang", pause=0.2)
-    with nodes.running() as pods:
-        nodes.until_begun()
-        wait_until(lambda: nodes.committed()[:1] == [7], "a checkpoint", PATIENCE_S, details=nodes.said)
-        nodes.kill_worker(1)
-        assert nodes.until_begun(2) >= 7
-        pods[0].kill()
-    old = nodes.copies(1)[0]
-    kept = tmp_path / "kept"
-    shutil.copytree(nodes.disk(1) / old, kept)
-    with nodes.running() as pods:
-        begun = nodes.until_begun()
-        wait_until(lambda: nodes.committed()[0] > begun, "it has trained on", PATIENCE_S, details=nodes.said)
-        pods[1].kill()
-    nodes.lose_disk(1)
-    shutil.copytree(kept, nodes.disk(1) / old)  # a disk that comes back from long ago
-    newest = nodes.committed()[0]
+def test_node_with_an_older_or_another_checkpoint_of_its_own_begins_from_the_chiefs(
+    tmp_path: Path, undisturbed: Nodes
+) -> None:
+    nodes = Nodes(tmp_path / "gang", pause=0.2, steps=2 * STEPS)
+    shutil.copytree(undisturbed.folder / "store", nodes.folder / "store", dirs_exist_ok=True)
+    newest, *_, oldest = nodes.committed()
     (stored,) = (nodes.folder / "store" / "train").glob(f"e*/step-{newest:010}.*")
+    (old,) = (nodes.folder / "store" / "train").glob(f"e*/step-{oldest:010}.*")
     other = nodes.disk(1) / stored.name
-    shutil.copytree(kept, other)  # and one with the newest one's name, of other content
+    # a disk that comes back from long ago, and a checkpoint with the newest one's name, of other content
+    for copy in (nodes.disk(0) / old.name, nodes.disk(1) / old.name, other):
+        shutil.copytree(old, copy)
+        (copy / layout.FETCHED).write_bytes(encode_fetched(1))
     with nodes.running():
         assert nodes.until_begun() == newest
 
-        assert nodes.copies(1) == nodes.copies(0)[-1:]
+        assert nodes.copies(1) == nodes.copies(0)[-1:] == [stored.name]
         assert [path.name for path in (nodes.disk(1) / "quarantine").iterdir()] == [other.name]
 
 
@@ -119,7 +112,8 @@ def test_spare_node_with_an_empty_folder_takes_over(tmp_path: Path, undisturbed:
         wait_until(lambda: all(nodes.begun()[:2]), "two train", PATIENCE_S, details=nodes.said)
         wait_until(lambda: nodes.committed()[:1] >= [7], "a checkpoint", PATIENCE_S, details=nodes.said)
         pods[1].kill()
-        wait_until(lambda: nodes.begun()[2], "the spare one trains", PATIENCE_S, details=nodes.said)
+        counts = [2, 1, 1]
+        wait_until(lambda: list(map(len, nodes.begun())) == counts, "the spare one trains", PATIENCE_S, nodes.said)
         first = nodes.begun()[2][-1][1]
         assert first == nodes.begun()[0][-1][1] >= 7
         assert nodes.copies(2) == nodes.copies(0)[-1:]

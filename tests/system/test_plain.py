@@ -21,10 +21,10 @@ SAVES = 50  # whose messages fill a pipe that holds some twenty lines
 PATIENCE_S = 100.0  # each attempt imports scikit-learn
 
 
-def section(name: str, folder: Path, steps: int) -> str:
+def section(name: str, folder: Path, steps: int, every: int = EVERY) -> str:
     return (
         f"[program:{name}]\ncommand={sys.executable} -u {PLAIN}\ncheckpoint_dir={folder}/{name}\nautostart=false\n"
-        f"standby=off\ncheckpoint_interval={EVERY} steps\n"
+        f"standby=off\ncheckpoint_interval={every} steps\n"
         f'environment=STEPS="{steps}",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1"\n'
         f"stdout_logfile={folder}/{name}.log\nstdout_logfile_maxbytes=0\n"
     )
@@ -88,12 +88,14 @@ def _shrinks(pipe: int) -> bool:
 
 @pytest.mark.slow
 def test_plain_job_trains_on_across_a_daemon_restart_and_without_one(tmp_path: Path) -> None:
+    every = 20
+
     def saved() -> int:
         return selection.committed_checkpoints(tmp_path / "plain")[0].step
 
-    with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
+    with Daemon(tmp_path, section("plain", tmp_path, 10**9, every)) as daemon:
         daemon.call("start", name="plain")
-        first = daemon.until_step("plain", EVERY + 50, patience_s=PATIENCE_S)
+        first = daemon.until_step("plain", every + 50, patience_s=PATIENCE_S)
         daemon.die()
         daemon.start()
 
@@ -109,7 +111,7 @@ def test_plain_job_trains_on_across_a_daemon_restart_and_without_one(tmp_path: P
         daemon.die()
         died = saved()
 
-        daemon.until(lambda: saved() > died + SAVES * EVERY, "it trains on", patience_s=PATIENCE_S)
+        daemon.until(lambda: saved() > died + SAVES * every, "it trains on", patience_s=PATIENCE_S)
         daemon.start()
         os.close(pipe)
 

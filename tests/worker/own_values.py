@@ -42,7 +42,7 @@ class OwnValues:
             aggregation=aggregations.SUM,
         )
         """Made outside of the scope: each process has one."""
-        self._update = tf.function(lambda step: strategy.run(self._on_replica, args=(step,)))
+        self._update = tf.function(lambda step: strategy.run(self._on_replica, args=(step,)), autograph=False)
 
     def _on_replica(self, step: Any) -> None:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group

@@ -48,7 +48,8 @@ def step_of(tracked: tf.train.Checkpoint, strategy: Any) -> Any:
         )
         return loss
 
-    return tf.function(lambda images, labels: strategy.run(on_replica, args=(images, labels)))
+    # there is nothing to convert, and each of a thousand processes would do it again
+    return tf.function(lambda images, labels: strategy.run(on_replica, args=(images, labels)), autograph=False)
 
 
 def train(run: worker.Run, tracked: tf.train.Checkpoint, strategy: Any) -> None:

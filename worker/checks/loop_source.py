@@ -123,14 +123,7 @@ def function_of(code: types.CodeType) -> Function | None:
     tree = _parse(code.co_filename)
     if tree is None or code.co_name == "<module>":
         return tree
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name == code.co_name
-            and code.co_firstlineno == min(part.lineno for part in (node, *node.decorator_list))
-        ):
-            return node
-    return None
+    return _functions(code.co_filename).get((code.co_name, code.co_firstlineno))
 
 
 def generator_expression_of(code: types.CodeType) -> ast.GeneratorExp | None:
@@ -150,6 +143,18 @@ def _parse(filename: str) -> ast.Module | None:
         return ast.parse("".join(linecache.getlines(filename))) if linecache.getlines(filename) else None
     except (SyntaxError, ValueError):
         return None
+
+
+@functools.lru_cache(maxsize=16)
+def _functions(filename: str) -> dict[tuple[str, int], Function]:
+    """All functions of a file, by name and first line, which is that of the first decorator."""
+    tree = _parse(filename)
+    functions: dict[tuple[str, int], Function] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            functions.setdefault((node.name, first), node)
+    return functions
 
 
 def loops_around(function: Function, line: int) -> Iterator[Loop]:

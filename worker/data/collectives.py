@@ -112,7 +112,8 @@ def _make_sum(strategy: tf.distribute.Strategy) -> Any:
         first = tf.equal(context.replica_id_in_sync_group % len(local), 0)  # one replica contributes for its worker
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, numbers, tf.zeros_like(numbers)))
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]
+    # there is nothing to convert, which takes time at each start
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
     def on_all(numbers: tf.Tensor) -> Any:
         return strategy.run(on_replica, args=(numbers,))
 

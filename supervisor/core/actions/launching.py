@@ -15,6 +15,7 @@ from supervisor.core.actions.transitions import (
     kill,
     launch,
     plain_program_started,
+    plain_start_s,
     retry,
     starting_deadline,
     terminate,
@@ -60,14 +61,16 @@ def _begin_limits(facts: ProgramFacts, at: float) -> None:
 
 @leads_to(State.RUNNING)
 def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Begins the limits of a job's start; with startsecs = 0 a plain program counts as running as soon as it exists."""
+    """Begins the limits of its start; with startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
     facts.worked_paths = policy.start_paths
+    facts.current.started_at = facts.current.progressed_at = now
     if policy.is_job:
-        facts.current.started_at = facts.current.progressed_at = now
         _begin_limits(facts, now)
-    if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
+    elif policy.notify_timeout is None and policy.startsecs <= 0:
         plain_program_started(facts, now)
+    else:
+        facts.deadline_at = now + plain_start_s(policy)
     return []
 
 

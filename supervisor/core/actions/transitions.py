@@ -50,6 +50,11 @@ def plain_program_started(facts: ProgramFacts, now: float) -> None:
     facts.storage = None
 
 
+def plain_start_s(policy: Policy) -> float:
+    """How long a plain program is STARTING from its process on: until it counts as running, or as not ready."""
+    return policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
+
+
 def running_deadline(facts: ProgramFacts, now: float) -> float | None:
     """The one deadline of RUNNING: silence becomes a hang or is looked at, or a flush for the notice is due."""
     hangs_at = hang_deadline(facts)
@@ -139,8 +144,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     facts.reason, facts.waits_for_host = None, False
     facts.hang_detector.start_attempt(now)
     if not policy.is_job:
-        wait_s = policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
-        enter(facts, State.STARTING, now + wait_s)
+        enter(facts, State.STARTING, now + plain_start_s(policy))
         return [Spawn(facts.attempt)]
     facts.current.startup_deadline_at = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))

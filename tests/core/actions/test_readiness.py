@@ -94,3 +94,15 @@ def test_adopted_program_whose_ready_may_be_lost_counts_as_running_after_notify_
     assert job.expire(1090.0) == []
 
     assert job.state is State.RUNNING
+
+
+def test_startsecs_count_from_the_process_and_not_from_the_wish_for_it():
+    """To start a process takes a second where many are, and what waits for it is to find one that has held so long."""
+    job = Job(PLAIN)
+    job.handle(StartRequested(), 0.0)
+
+    job.handle(SpawnSucceeded(1), 2.0)
+
+    assert job.deadline() == 2.0 + PLAIN.startsecs
+    job.expire(7.0)
+    assert job.state is State.RUNNING

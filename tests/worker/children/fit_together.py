@@ -322,7 +322,7 @@ def loop(own: Path) -> list[Any]:
         model.optimizer.apply_gradients(zip(tape.gradient(share, variables), variables, strict=True))
         return loss
 
-    step = tf.function(lambda x, y: strategy.run(on_replica, args=(x, y)))
+    step = tf.function(lambda x, y: strategy.run(on_replica, args=(x, y)), autograph=False)
     tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     with worker.Run(tracked, strategy=strategy, directory=own / "ckpt", interval="2 steps") as run:
         for _ in run.epochs(EPOCHS):

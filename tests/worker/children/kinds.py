@@ -163,7 +163,7 @@ def step_of(parts: Parts) -> Any:
         optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables, strict=True))
         return loss
 
-    return tf.function(lambda *given: strategy.run(on_replica, args=given))
+    return tf.function(lambda *given: strategy.run(on_replica, args=given), autograph=False)
 
 
 def train(parts: Parts, folder: Path, left: Path | None = None) -> dict[str, dict[str, str]]:

@@ -107,7 +107,7 @@ def train_tensorflow(watcher: Watcher) -> list[bytes]:
         optimizer = tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(1e-2, 1000))
         loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
-    @tf.function
+    @tf.function(autograph=False)  # there is nothing to convert
     def step(inputs: Any, labels: Any, spoil: Any) -> Any:
         def on_replica(inputs: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:

@@ -43,7 +43,7 @@ with strategy.scope():
     optimizer.build(weights)
 
 
-@tf.function
+@tf.function(autograph=False)  # there is nothing to convert
 def train_step(batch: Any) -> Any:
     def on_replica(batch: Any) -> Any:
         with tf.GradientTape() as tape:

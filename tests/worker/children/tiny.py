@@ -23,7 +23,7 @@ def main(total_steps: int) -> None:
     with strategy.scope():
         generator = tf.random.Generator.from_seed(7)
     step = training.step_of(tracked, strategy)
-    noise = tf.function(lambda: strategy.run(lambda: generator.normal([BATCH_OF_REPLICA, 8, 8, 1])))
+    noise = tf.function(lambda: strategy.run(lambda: generator.normal([BATCH_OF_REPLICA, 8, 8, 1])), autograph=False)
     whole = tf.train.Checkpoint(model=tracked.model, optimizer=tracked.optimizer, generator=generator)
     settings = {"interval": "7 steps", "generators": [rng, seeds], "strict": True}
     with worker.Run(whole, strategy=strategy, total_steps=total_steps, **settings) as run:

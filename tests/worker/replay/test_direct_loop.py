@@ -1,5 +1,6 @@
 """Which loops can be led back to earlier batches."""
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -99,6 +100,12 @@ def held(asked: Asked) -> None:
     bar = Bar(asked.batches())
     for _ in bar.batches:
         pass
+
+
+@pytest.fixture(autouse=True)
+def _few_objects() -> None:
+    """Who refers to an object is found by asking all objects that aren't frozen, and other tests left a million."""
+    gc.freeze()
 
 
 @pytest.mark.parametrize("loop", [plain, by_name])

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import SGDClassifier
 
 from tests.worker.checks.watch.test_step_watch import DATA, Run, evaluate
 from worker.checks.findings import Finding
@@ -248,6 +247,8 @@ def test_data_frame_that_changes_is_named(change: Callable[[Any], None]) -> None
 
 
 def test_model_of_a_package_that_learns_batch_by_batch_is_named() -> None:
+    from sklearn.linear_model import SGDClassifier  # takes a second, which collecting the tests need not
+
     run, probe = Run(), SGDClassifier(random_state=0)
 
     for batch in run.batches(DATA):

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from worker.checks.reachability import global_names
-from worker.checks.watch.code.control_flow import ENDS, ControlFlow, Loop
+from worker.checks.watch.code.control_flow import ENDS, ControlFlow, LiveNames, Loop
 from worker.checks.watch.code.instructions import (
     ATTRIBUTE_LOADS,
     ATTRIBUTE_STORES,
@@ -70,10 +70,11 @@ class Flow:
         instructions = self.control.instructions
         entries = constant_entries(instructions)
         self._accesses = [tuple(accesses_of(instructions, number, entries)) for number in range(len(instructions))]
+        self._last_live: tuple[int, frozenset[str], LiveNames] | None = None
 
     def names_read(self, index: int, read_by_calls: Iterable[str] = ()) -> frozenset[str]:
         """The names that may be read behind an instruction before they are assigned."""
-        live = self.control.live_names(self._accesses_with(read_by_calls, index), index)
+        live = self._live_around(index, frozenset(read_by_calls))
         return live.at(self.control.following(index, again=True, around=index))
 
     def carried(self, index: int, read_by_calls: Iterable[str] = ()) -> dict[str, int | None]:
@@ -82,7 +83,7 @@ class Flow:
         Each loop for itself: its body assigns the name and may read it before. What the body of an outer loop makes
         anew before its inner loop is not carried, although it is the same at all steps of the inner one.
         """
-        live = self.control.live_names(self._accesses_with(read_by_calls, index), index)
+        live = self._live_around(index, frozenset(read_by_calls))
         lines: dict[str, int | None] = {}
         for loop in self.control.loops_around(index):
             read = live.at([self.control.beginning_of_pass(loop)])
@@ -101,7 +102,7 @@ class Flow:
         loops = self.control.loops_around(index)
         if not loops:
             return frozenset()
-        live = self.control.live_names(self._accesses_with((), index), index)
+        live = self._live_around(index, frozenset())
         return frozenset(self._stores_in(loops[-1])) - live.at([self.control.beginning_of_pass(loops[-1])])
 
     def attribute_targets(self, index: int) -> frozenset[str]:
@@ -157,6 +158,13 @@ class Flow:
             for number in places if nested.name is not None else [nested.made_at]:
                 accesses[number] = (*reads, *accesses[number])
         return accesses
+
+    def _live_around(self, index: int, read_by_calls: frozenset[str]) -> LiveNames:
+        """What may be read in the loops around an instruction. Several questions follow one another about the same."""
+        if self._last_live is None or self._last_live[:2] != (index, read_by_calls):
+            live = self.control.live_names(self._accesses_with(read_by_calls, index), index)
+            self._last_live = index, read_by_calls, live
+        return self._last_live[2]
 
     @property
     def _is_module(self) -> bool:
