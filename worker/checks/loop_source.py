@@ -187,15 +187,20 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
 
 
 def assigned_values(function: Function | Loop, name: str) -> list[ast.expr]:
-    """All expressions that a function, or a loop, assigns to a name."""
+    """All expressions that a function, or a loop, assigns to a name; of one that stands in a tuple, its own entry, or
+    all that is taken apart."""
     values = []
     for statement in statements(function.body):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        is_of_name = any(isinstance(target, ast.Name) and target.id == name for target in targets)
-        if (
-            is_of_name
-            and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
-            and statement.value is not None
-        ):
-            values.append(statement.value)
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            values += [value for target in targets for value in _values_of_name(target, statement.value, name)]
     return values
+
+
+def _values_of_name(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Name) and target.id == name:
+        yield value
+    elif isinstance(target, ast.Tuple | ast.List):
+        parts = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) else ()
+        for number, part in enumerate(target.elts):
+            yield from _values_of_name(part, parts[number] if parts else value, name)

@@ -173,7 +173,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
             continue
         if isinstance(setting, bool | int | float | str):
             yield f"{path}.{public}", setting, id(value), Setting(public)
-        elif is_object(setting):  # a schedule, a regularizer
+        elif is_object(setting) and not hasattr(setting, "shape"):  # a schedule, a regularizer, and no variable
             yield f"{path}.{public}", setting, None, None
     if framework == "torch":
         held = held_attributes(value)

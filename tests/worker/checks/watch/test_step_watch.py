@@ -62,6 +62,13 @@ def evaluate(loss: float = 1.0) -> float:
     return loss
 
 
+def made_behind_the_step(run: Run) -> None:
+    rate, begun = 0.1, 0.0
+    for batch in run.batches(DATA):
+        run.step_done(loss=batch * rate + begun)
+        rate = 0.1 / (1 + run.step)
+
+
 def best_of_epochs(run: Run) -> None:
     best, patience = 0.0, 0
     for _epoch in run.epochs(2):
@@ -244,6 +251,7 @@ def sums_that_an_epoch_sets_to_zero(run: Run) -> None:
         (last_inputs_of_a_closure, {"closure", "inputs"}),
         (function_of_an_object_replaced, {"trainer.loss"}),
         (best_of_epochs, {"best", "patience"}),
+        (made_behind_the_step, {"rate"}),
         (sum_of_an_epoch, {"total_loss", "count"}),
         (lists_and_dicts, {"losses", "stats['best']", "seen"}),
         (running_reward, {"running_reward", "episode", "rewards"}),
@@ -708,6 +716,23 @@ class Scheduled:
 
     def __init__(self) -> None:
         self.name = "own"
+
+
+def test_attribute_of_the_import_system_is_not_taken_for_the_loops(tmp_path: Path) -> None:
+    """A step that imports something makes a lock, whose attribute `count` is assigned before it is read."""
+    run, meter = Run(), SimpleNamespace(count=0)
+    for number in range(3):
+        (tmp_path / f"made_for_a_step_{number}.py").touch()
+    sys.path.insert(0, str(tmp_path))
+    try:
+        for number in range(3):
+            __import__(f"made_for_a_step_{number}")
+            meter.count += 1
+            run.step_done(count=meter.count)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+    assert "meter.count" in run.named
 
 
 def test_attribute_that_an_object_had_from_its_class_until_a_step_set_it_is_named() -> None:

@@ -134,7 +134,7 @@ class AccessOrder:
 
 def unwatched_code() -> tuple[str, ...]:
     """Where the code of Python and of the frameworks is, which keeps its own state."""
-    paths = [sysconfig.get_path("stdlib") + "/"]
+    paths = ["<frozen ", sysconfig.get_path("stdlib") + "/"]  # the former: of the import system
     for package in ("tensorflow", "keras", "tf_keras", "torch", "numpy", "jax", "jaxlib", "worker", "supervisor"):
         paths += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
     # site-packages lie inside of the standard library's folder in some environments
