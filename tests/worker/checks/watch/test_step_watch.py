@@ -720,19 +720,19 @@ class Scheduled:
 
 def test_attribute_of_the_import_system_is_not_taken_for_the_loops(tmp_path: Path) -> None:
     """A step that imports something makes a lock, whose attribute `count` is assigned before it is read."""
-    run, meter = Run(), SimpleNamespace(count=0)
+    run, agent = Run(), SimpleNamespace(meter=SimpleNamespace(count=0))
     for number in range(3):
         (tmp_path / f"made_for_a_step_{number}.py").touch()
     sys.path.insert(0, str(tmp_path))
     try:
         for number in range(3):
             __import__(f"made_for_a_step_{number}")
-            meter.count += 1
-            run.step_done(count=meter.count)
+            agent.meter.count += 1
+            run.step_done(count=agent.meter.count)
     finally:
         sys.path.remove(str(tmp_path))
 
-    assert "meter.count" in run.named
+    assert "agent.meter.count" in run.named
 
 
 def test_attribute_that_an_object_had_from_its_class_until_a_step_set_it_is_named() -> None:
