@@ -33,10 +33,11 @@ class LostChanges:
         self._clocks_since = clocks_since
         self._in_loops = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
         self._by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - self._in_loops.keys()
-        # between two looks in an epoch only the innermost loop has begun another pass
         heads = [names for frame in frames for names in frame.attributes_set_in_heads]
         targets = [frame.attribute_targets for frame in frames]
-        self._set_anew = frozenset().union(*heads[: None if is_other_epoch else 1], *targets)
+        self._set_in_step = frozenset().union(*heads[:1])
+        # between two looks in an epoch only the innermost loop has begun another pass
+        self._set_in_heads = frozenset().union(*(heads[1:] if is_other_epoch else ()), *targets)
 
     def is_lost(self, now: Reached, before: Reached | None) -> bool:
         """Of what has changed, and what it was."""
@@ -53,10 +54,11 @@ class LostChanges:
             return False
         if frame is not None or now.binding is None:
             return True
-        if now.binding in self._set_anew:
+        if now.binding in self._set_in_heads:
             return False
         # each step assigns it before it reads it, as far as the watched step has shown
-        return self._order is None or not self._order.made_anew(now.binding, now.owner)
+        is_made_anew = None if self._order is None else self._order.made_anew(now.binding, now.owner)
+        return not (now.binding in self._set_in_step if is_made_anew is None else is_made_anew)
 
     def is_place_lost(
         self, path: str, placed: Placed, values: Mapping[str, Reached], before: Mapping[str, Reached]

@@ -588,9 +588,73 @@ def number_in_a_closure(run: Run) -> None:
         run.step_done(rate=decay())
 
 
+class Rated:
+    """Its rate is set in several ways."""
+
+    def __init__(self) -> None:
+        self.rate, self.previous = 0.1, 0.0
+
+    def begin(self, epoch: int) -> None:
+        self.rate = 0.1 * 0.9**epoch
+
+    def decay(self) -> None:
+        self.rate *= 0.9
+
+    def use(self) -> float:
+        return self.rate + self.previous
+
+    def begin_once(self, epoch: int) -> None:
+        if epoch == 1:
+            self.rate = 0.05
+
+
+def set_by_a_method_in_each_head(run: Run) -> None:
+    model = Rated()
+    for epoch in run.epochs(3):
+        model.begin(epoch)
+        for _batch in run.batches(DATA):
+            run.step_done(loss=model.use())
+
+
+def changed_by_a_method_in_each_head(run: Run) -> None:
+    model = Rated()
+    for epoch in run.epochs(3):
+        model.decay() if epoch else None
+        for _batch in run.batches(DATA):
+            run.step_done(loss=model.use())
+
+
+def set_by_a_method_in_one_head(run: Run) -> None:
+    model = Rated()
+    for epoch in run.epochs(3):
+        model.begin_once(epoch)
+        for _batch in run.batches(DATA):
+            run.step_done(loss=model.use())
+
+
+def read_before_the_step_assigns_it(run: Run) -> None:
+    model = Rated()
+    for batch in run.batches(DATA):
+        loss = model.use()
+        model.previous = batch
+        run.step_done(loss=loss)
+
+
+def read_behind_what_the_step_assigns(run: Run) -> None:
+    model = Rated()
+    for batch in run.batches(DATA):
+        model.previous = batch
+        run.step_done(loss=model.use())
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
+        (set_by_a_method_in_each_head, set()),
+        (changed_by_a_method_in_each_head, {"model.rate"}),
+        (set_by_a_method_in_one_head, {"model.rate"}),
+        (read_before_the_step_assigns_it, {"model.previous"}),
+        (read_behind_what_the_step_assigns, set()),
         (global_number, {"rate"}),
         (number_in_an_object, {"model.beta", "model._seen"}),
         (average_of_weights, {"average.shadow"}),

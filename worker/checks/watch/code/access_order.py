@@ -67,11 +67,14 @@ class AccessOrder:
             frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, opcodes, lines
         self._frames.clear()
 
-    def made_anew(self, name: str, owner: int | None = None) -> bool:
-        """Whether each step assigns this attribute, or this name of a module, before it reads it. `owner`: the id of
-        the object that has the attribute: another one may have an attribute of that name."""
+    def made_anew(self, name: str, owner: int | None = None) -> bool | None:
+        """Whether each step assigns this attribute, or this name of a module, before it reads it; None if the watched
+        step did neither. `owner`: the id of the object that has the attribute: another one may have an attribute of
+        that name."""
         orders = [first for first in (self._first_of(name, owner, True), self._first_of(name, None, False)) if first]
-        return bool(orders) and all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
+        if not orders:
+            return None
+        return all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
 
     def _first_of(self, name: str, owner: int | None, is_attribute: bool) -> "_First | None":
         firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}

@@ -118,6 +118,11 @@ class Flow:
                 number += 1
         return frozenset(names)
 
+    @property
+    def attributes_stored(self) -> frozenset[str]:
+        """The attributes, of any object, that the code assigns."""
+        return frozenset(str(code.argval) for code in self.control.instructions if code.opname in ATTRIBUTE_STORES)
+
     def assigns_first(self, name: str, *, is_attribute: bool, start: int | None = None) -> bool:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and

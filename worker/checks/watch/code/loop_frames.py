@@ -7,9 +7,9 @@ import ast
 import contextlib
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from worker.checks import loop_source
 from worker.checks.loop_lines import calls, name_of_call
@@ -17,6 +17,7 @@ from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.code.bytecode import flow_of
 from worker.checks.watch.code.instructions import stored_names
+from worker.checks.watch.code.loop_heads import attributes_set_in_heads
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 
@@ -59,53 +60,11 @@ def _loop_frame(frame: types.FrameType, begins_at: int) -> LoopFrame:
         by_calls = frozenset().union(*map(global_names, codes))
     carried = flow.carried(index, by_calls)
     read = flow.names_read(index, by_calls)
-    targets, heads = flow.attribute_targets(index), _attributes_set_in_heads(frame)
+    targets, heads = flow.attribute_targets(index), attributes_set_in_heads(frame)
     made = flow.made_in_loops(index)
     by_call = frozenset(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars, made)
     in_run = flow.made_in_loops(index, begins_at)
     return LoopFrame(frame, carried, read, made, in_run, targets, heads, by_call)
-
-
-def _attributes_set_in_heads(frame: types.FrameType) -> tuple[frozenset[str], ...]:
-    function = loop_source.function_of(frame.f_code)
-    loops = loop_source.loops_around(function, frame.f_lineno) if function is not None else ()
-    by_loop = []
-    for loop in sorted(loops, key=lambda loop: -loop.lineno):
-        names: set[str] = set()
-        targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)} if _is_for(loop) else set()
-        for statement in _run_in_each_pass(loop.body, frame.f_lineno, targets):
-            if isinstance(statement, ast.Assign):
-                read = {part.attr for part in ast.walk(statement.value) if isinstance(part, ast.Attribute)}
-                names |= {target.attr for target in statement.targets if isinstance(target, ast.Attribute)} - read
-            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                names |= _SET_BY.get(name_of_call(statement.value), frozenset())
-        by_loop.append(frozenset(names))
-    return tuple(by_loop)
-
-
-_SET_BY = {"requires_grad_": {"requires_grad"}, "train": {"training"}, "eval": {"training"}}
-"""The settings that methods of PyTorch set."""
-
-
-def _is_for(loop: loop_source.Loop) -> TypeGuard[ast.For | ast.AsyncFor]:
-    return not isinstance(loop, ast.While)
-
-
-def _run_in_each_pass(body: Iterable[ast.stmt], line: int, targets: set[str]) -> Iterator[ast.stmt]:
-    """The statements of a loop's body that end before a line and run in each pass, or from a certain pass on:
-    `if epoch >= 3:`. `targets`: of the loop."""
-    for statement in body:
-        if (statement.end_lineno or 0) >= line:
-            return
-        match statement:
-            case ast.For() | ast.With():
-                yield from _run_in_each_pass(statement.body, line, targets)
-            case ast.If(test=ast.Compare(ops=operators) as test) if all(
-                isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for operator in operators
-            ) and any(isinstance(part, ast.Name) and part.id in targets for part in ast.walk(test)):
-                yield from _run_in_each_pass([*statement.body, *statement.orelse], line, targets)
-            case _:
-                yield statement
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:
