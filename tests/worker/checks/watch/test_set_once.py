@@ -84,7 +84,7 @@ def test_what_the_first_batch_set_and_another_one_sets_otherwise_is_named_after_
     killed(tmp_path / "job", 6)
     assert "cannot resume exactly" not in capfd.readouterr().err
     assert read_set_once(tmp_path / "job").keys() == {
-        "normalizer.mean", "normalizer.weights", "epochs.warm", "epochs.begun",
+        "normalizer.mean", "normalizer.weights", "epochs.warm",
     }  # fmt: skip
 
     train(tmp_path / "job", -1, Normalizer(), Epochs())
@@ -113,7 +113,7 @@ def test_what_an_earlier_training_has_recorded_is_not_compared_with_a_new_one(tm
 
     train(tmp_path, 20, normalizer, Epochs())
 
-    assert read_set_once(tmp_path).keys() == {"epochs.warm", "epochs.begun"}
+    assert read_set_once(tmp_path).keys() == {"epochs.warm"}
 
 
 def reached(path: str, digest: int, kind: str = "value", owner: int | None = 1, value: object = 0.5) -> Reached:
@@ -215,7 +215,7 @@ def test_what_a_process_has_set_that_died_in_its_second_step_is_compared(
 ) -> None:
     """Its only checkpoint is that of the first step. What a later step changes is not named, though it was recorded."""
     killed(tmp_path / "job", 1)
-    of_head = {"epochs.warm", "epochs.begun"}
+    of_head = {"epochs.warm"}
     assert read_set_once(tmp_path / "job").keys() == {"normalizer.mean", "normalizer.weights", *of_head}
     recorded = read_set_once(tmp_path / "job") | {"normalizer.last": 1}
     write_set_once(tmp_path / "job", recorded)
