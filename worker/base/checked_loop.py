@@ -95,6 +95,8 @@ class CheckedLoop(IndexLoops):
 
     def _begin_run_head(self) -> None:
         """The script has entered the run."""
+        if self._loop_checks.was_entered:
+            self._begin_watch(sys._getframe(1))
         self._generators_at_begin = self._digest_generators() if self.step == 0 else None
 
     def _end_run_head(self) -> None:

@@ -22,6 +22,11 @@ _REMEDIES = {
         "there behind the head, as what a restart finds in the checkpoint comes before what the head does again; or "
         "give the name to leave_out= if it may differ"
     ),
+    "begun": (
+        "what stands between the with of the run and its loops makes {it}, which each start does from what it has "
+        "restored, now otherwise than the start before: make {it} before the with, or keep {one} in run.state, and "
+        "make it under if run.step == 0:, or give the name to leave_out= if it may differ"
+    ),
     "iterator": (
         "no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
         "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "

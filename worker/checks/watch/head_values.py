@@ -53,6 +53,28 @@ def made_otherwise(recorded: Mapping[str, int], values: Values, frames: Sequence
     ]
 
 
+def made_in_run_head(values: Values, frames: Sequence[LoopFrame]) -> dict[str, Reached]:
+    """The numbers and arrays that the loops read and what stands between the `with` of the run and them has made. What
+    a function around the loops is called with comes from there, too, unless it was there before."""
+    names: set[str] = set()
+    for number, frame in enumerate(frames):
+        names |= frame.read & frame.made_before_loops
+        is_called_once = number + 1 < len(frames) and not any(outer.made_in_run for outer in frames[number + 1 :])
+        if is_called_once:
+            names |= _given_to(frame, frames)
+    attributes = {name for frame in frames for name in frame.attributes_set_before_loops}
+    return {
+        path: now
+        for path, now in values.items()
+        if now.is_numeric and (path in names or (now.owner is not None and now.binding in attributes))
+    }
+
+
+def _given_to(frame: LoopFrame, frames: Sequence[LoopFrame]) -> set[str]:
+    given = frame.read & frame.made_by_call & frame.frame.f_locals.keys()
+    return {name for name in given if not is_held_outside(frames, frame.value_of(name))}
+
+
 def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], set[str]]:
     """The names and the attributes that stay what a head made them until the epoch ends. What a function around the
     steps is called with comes from the head, too, unless it was there before the loop."""
@@ -60,6 +82,5 @@ def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], set[str]]:
     for number, frame in enumerate(frames):
         names |= frame.read & frame.made_in_run - frame.carried.keys()
         if any(outer.made_in_run for outer in frames[number + 1 :]):
-            given = frame.read & frame.made_by_call & frame.frame.f_locals.keys()
-            names |= {name for name in given if not is_held_outside(frames, frame.value_of(name))}
+            names |= _given_to(frame, frames)
     return names, {name for frame in frames for heads in frame.attributes_set_in_heads for name in heads}

@@ -1,4 +1,5 @@
-"""Values that the first pass of a loop sets and no later one changes, such as the mean of the first batch.
+"""Values that the first pass of a loop sets, or what stands between the `with` of the run and its loops, and no later
+pass changes, such as the mean of the first batch.
 
 They do not change from one step boundary to the next, so comparing those tells nothing of them: a restart sets them in
 its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
@@ -35,6 +36,8 @@ class SetOnce:
         self._before: Values = {}
         self._objects: Collection[int] = ()
         self._digests: dict[str, int] = {}
+        self.begun: frozenset[str] = frozenset()
+        """The names that what stands before the loops has made."""
         self._changed: set[str] = set()  # what a later pass has set to something else, or would make anew
 
     def begin(self, values: Values, objects: Collection[int] = ()) -> None:
@@ -47,8 +50,11 @@ class SetOnce:
         caches = [now for now in values.values() if now.kind == "cache"]
         return [now for now in caches if (was := self._before.get(now.path)) is not None and was.digest != now.digest]
 
-    def first(self, values: Values, is_lost: IsLost) -> None:
-        """What there is at the end of the first pass."""
+    def first(self, values: Values, is_lost: IsLost, begun: Mapping[str, Reached] | None = None) -> None:
+        """What there is at the end of the first pass. `begun`: by name, what stands between the `with` of the run and
+        its loops has made."""
+        self.begun = frozenset(begun or ())
+        self._digests |= {path: now.digest for path, now in (begun or {}).items()}
         before, self._before = self._before, {}
         # another name may lead to an attribute by now; of the loop's own names its code tells which are new
         attributes = {(was.owner, was.binding): was for was in before.values() if was.owner is not None}
@@ -69,7 +75,7 @@ class SetOnce:
         """What there is at the end of another pass."""
         for path in list(self._digests):
             now = values.get(path)
-            if now is None or now.digest != self._digests[path] or not is_lost(now, now):
+            if now is None or now.digest != self._digests[path] or not (path in self.begun or is_lost(now, now)):
                 del self._digests[path]
                 self._changed.add(path)
 
@@ -87,7 +93,7 @@ class SetOnce:
             if path not in self._changed
             and (now := values.get(path)) is not None
             and now.digest != digest
-            and is_lost(now, now)
+            and (path in self.begun or is_lost(now, now))
         ]
 
 

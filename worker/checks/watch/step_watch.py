@@ -33,7 +33,7 @@ from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame, is_made_from_run, loop_frames
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
-from worker.checks.watch.head_values import HeadValues, made_otherwise
+from worker.checks.watch.head_values import HeadValues, made_in_run_head, made_otherwise
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.lost_changes import LostChanges
@@ -242,16 +242,21 @@ class StepWatch:
         if self._times.looks == 0:
             drawn = self._once.drawn(search.values)
             found += [("cache", now) for now in drawn if lost.is_lost(now, None)]
-            self._once.first(search.values, lost.is_lost)
+            begun = made_in_run_head(search.values, frames)
+            own = {path: now for path, now in begun.items() if not lost.is_kept_or_time(now)}
+            self._once.first(search.values, lost.is_lost, own)
         else:
             self._once.later(search.values, lost.is_lost)
-        if self._times.looks == FIRST_LOOKS - 1:
-            differing = self._once.differing(search.values, lost.is_lost)
-            found += [("once", now) for now in differing if not self._is_measured(now, lost, frames)]
+        if self._times.looks in (0, FIRST_LOOKS - 1):
+            for now in self._once.differing(search.values, lost.is_lost):
+                kind = "begun" if now.path in self._once.begun else "once"
+                is_due = (kind == "begun") == (self._times.looks == 0)
+                if is_due and not self._is_measured(now, lost, frames):
+                    found.append((kind, now))
         values = []
         for kind, now in found:
             self._named.add(now.path)
-            place = self._place_of(now, frames) or "set in the first pass"
+            place = self._place_of(now, frames) or ("before the loops" if kind == "begun" else "set in the first pass")
             values.append(CarriedValue(now.path, f"{now.path} ({place})", False, kind))
         return findings_of(values)
 

@@ -1,6 +1,9 @@
-"""What the head of an epoch takes from the state comes out otherwise in the middle of the epoch: it is named then."""
+"""What the head of an epoch, or what stands before the loops, takes from the state comes out otherwise after a restart:
+it is named then.
+"""
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from worker.files import FilesRun
 class Rate:
     """An object of the script's, whose attribute each head sets."""
 
-    now = 0.0
+    value = 0.0
 
 
 RATE = Rate()
@@ -35,9 +38,9 @@ def copy_of_the_state(run: FilesRun, history: History, dies_at: int) -> None:
 
 def attribute_from_the_state(run: FilesRun, history: History, dies_at: int) -> None:
     for _ in run.epochs(2):
-        RATE.now = 0.1 * len(history.done)
+        RATE.value = 1000.0 * len(history.done)
         for number in run.range(4):
-            step(run, history, number * RATE.now, dies_at)
+            step(run, history, number * RATE.value, dies_at)
 
 
 def argument_from_the_state(run: FilesRun, history: History, dies_at: int) -> None:
@@ -73,16 +76,49 @@ def read_by_the_head_alone(run: FilesRun, history: History, dies_at: int) -> Non
 
 
 def object_that_a_function_is_called_with(run: FilesRun, history: History, dies_at: int) -> None:
-    rate = Rate()
-    rate.now = float(dies_at)  # as what a start is given
+    rate = rate_of(dies_at)  # as what a start is given
     for _ in run.epochs(2):
         one_epoch_with(run, history, rate, dies_at)
+
+
+def rate_of(number: int) -> Rate:
+    rate = Rate()
+    rate.value = float(number)
+    return rate
 
 
 def one_epoch_with(run: FilesRun, history: History, rate: Rate, dies_at: int) -> None:
     for number in run.range(4):
         step(run, history, float(number), dies_at)
         assert rate
+
+
+def made_before_the_loops(run: FilesRun, history: History, dies_at: int) -> None:
+    all_steps(run, history, 0.1 * len(history.done), dies_at)
+
+
+def all_steps(run: FilesRun, history: History, rate: float, dies_at: int) -> None:
+    for number in run.range(8):
+        step(run, history, number * rate, dies_at)
+
+
+def attribute_set_before_the_loops(run: FilesRun, history: History, dies_at: int) -> None:
+    RATE.value = 1000.0 * len(history.done)
+    for number in run.range(8):
+        step(run, history, number * RATE.value, dies_at)
+
+
+def made_at_the_first_start(run: FilesRun, history: History, dies_at: int) -> None:
+    if run.step == 0:
+        run.state["rate"] = 0.1 * len(history.done)
+    for number in run.range(8):
+        step(run, history, number * run.state["rate"], dies_at)
+
+
+def the_same_at_each_start(run: FilesRun, history: History, dies_at: int) -> None:
+    size = 8
+    for number in run.range(size):
+        step(run, history, number * size, dies_at)
 
 
 def step(run: FilesRun, history: History, done: float, dies_at: int) -> None:
@@ -96,7 +132,7 @@ Script = Callable[[FilesRun, History, int], None]
 
 
 def train(script: Script, folder: Path, dies_at: int) -> list[float]:
-    history = History()
+    history, RATE.value = History(), 0.0
     with FilesRun(history, directory=folder, interval="1 steps") as run:
         script(run, history, dies_at)
     return history.done
@@ -105,9 +141,11 @@ def train(script: Script, folder: Path, dies_at: int) -> list[float]:
 @pytest.mark.parametrize(
     ("script", "name"),
     [
-        (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.now"), (argument_from_the_state, "rate"),
+        (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.value"), (argument_from_the_state, "rate"),
         (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
-        (object_that_a_function_is_called_with, None),
+        (object_that_a_function_is_called_with, None), (made_before_the_loops, "rate (before the loops)"),
+        (attribute_set_before_the_loops, "RATE.value (test_head_values.py"), (made_at_the_first_start, None),
+        (the_same_at_each_start, None),
     ],
 )  # fmt: skip
 def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
@@ -116,13 +154,18 @@ def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
     expected = train(script, tmp_path / "undisturbed", -1)
     with pytest.raises(Died):
         train(script, tmp_path / "job", 6)
+    for thread in threading.enumerate():
+        if thread.name == "stepkeeper-set-once":
+            thread.join(60)
     assert "cannot resume exactly" not in capfd.readouterr().err
 
     done = train(script, tmp_path / "job", -1)
 
     said = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
     assert (done == expected) == (name is None)
-    assert [line.split(": ")[2].partition(";")[0] for line in said] == ([] if name is None else [name])
+    assert [name is not None and f"cannot resume exactly: {name}" in line for line in said] == [True] * (
+        name is not None
+    )
 
 
 def test_what_a_loop_around_the_run_assigns_is_none_of_its_heads(

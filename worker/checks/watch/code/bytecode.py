@@ -97,6 +97,24 @@ class Flow:
         loops = [loop for loop in self.control.loops_around(index) if (self.control.line_of(loop[0]) or 0) > after_line]
         return frozenset(name for loop in loops for name in self._stores_in(loop))
 
+    def stored_behind(self, line: int) -> frozenset[str]:
+        """The names that code behind a line assigns."""
+        return frozenset(
+            name
+            for number, accesses in enumerate(self._accesses)
+            for kind, name in accesses
+            if kind != "load" and (self.control.line_of(number) or 0) > line
+        )
+
+    def attributes_set_before_loops(self, index: int, line: int) -> frozenset[str]:
+        """The attributes, of any object, that code behind a line assigns before the loops around an instruction."""
+        begins = [first for first, _ in self.control.loops_around(index) if (self.control.line_of(first) or 0) > line]
+        return frozenset(
+            str(instruction.argval)
+            for number, instruction in enumerate(self.control.instructions[: min(begins, default=None)])
+            if instruction.opname in ATTRIBUTE_STORES and (self.control.line_of(number) or 0) > line
+        )
+
     def made_in_each_pass(self, index: int) -> frozenset[str]:
         """The names that the innermost loop around an instruction assigns before it reads them."""
         loops = self.control.loops_around(index)

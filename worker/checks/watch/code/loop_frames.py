@@ -31,6 +31,10 @@ class LoopFrame(RunFrame):
     made_in_loops: frozenset[str]
     made_in_run: frozenset[str]
     """Those of `made_in_loops` that a loop inside of the run assigns."""
+    made_before_loops: frozenset[str]
+    """What stands between the `with` of the run and its loops assigns them."""
+    attributes_set_before_loops: frozenset[str]
+    """As `made_before_loops`, of any object."""
     attribute_targets: frozenset[str]
     attributes_set_in_heads: tuple[frozenset[str], ...]
     """By loop around the step, the innermost first: those that each pass assigns, in the body of the loop itself,
@@ -41,15 +45,17 @@ class LoopFrame(RunFrame):
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
     """The frames of a run, innermost first; see `frames_of_run`."""
-    frames = frames_of_run(frame, entered)
-    return [
-        _loop_frame(current, entered.line if entered is not None and current.f_code is entered.code else 0)
-        for current in frames
-    ]
+    frames, begins_at = list[LoopFrame](), None
+    for current in reversed(frames_of_run(frame, entered)):
+        if entered is not None and current.f_code is entered.code:
+            begins_at = entered.line
+        frames.append(_loop_frame(current, begins_at))
+        begins_at = None if begins_at is None or frames[-1].made_in_run else 0
+    return frames[::-1]
 
 
-def _loop_frame(frame: types.FrameType, begins_at: int) -> LoopFrame:
-    """`begins_at`: the line of the run's `with`, if it is in this function."""
+def _loop_frame(frame: types.FrameType, begins_at: int | None) -> LoopFrame:
+    """`begins_at`: behind which line the code is that a start runs once; None: each pass of a loop calls it."""
     flow = flow_of(frame.f_code)
     index = flow.control.index_at(frame.f_lasti)
     by_calls: frozenset[str] = frozenset()
@@ -63,8 +69,12 @@ def _loop_frame(frame: types.FrameType, begins_at: int) -> LoopFrame:
     targets, heads = flow.attribute_targets(index), attributes_set_in_heads(frame)
     made = flow.made_in_loops(index)
     by_call = frozenset(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars, made)
-    in_run = flow.made_in_loops(index, begins_at)
-    return LoopFrame(frame, carried, read, made, in_run, targets, heads, by_call)
+    in_run = flow.made_in_loops(index, begins_at or 0)
+    before, attributes = frozenset[str](), frozenset[str]()
+    if begins_at is not None:
+        before = flow.stored_behind(begins_at) - made
+        attributes = flow.attributes_set_before_loops(index, begins_at)
+    return LoopFrame(frame, carried, read, made, in_run, before, attributes, targets, heads, by_call)
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:
