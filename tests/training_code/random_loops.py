@@ -1,8 +1,9 @@
 """Makes training scripts by chance: values of many kinds, changed and read at any place of a loop, kept or forgotten.
 
 A script carries one to three values from step to step. Each has a kind (where a program may keep something), a moment
-at which it changes, and a way in which training depends on it; it is in run.state, or nobody keeps it. Whatever comes
-out: after kills training ends with the same bits, or the worker has named what a restart loses.
+at which it changes, and a way in which training depends on it; it is in run.state, or nobody keeps it. The head of an
+epoch, or what stands before the loops, may make another value for the steps. Whatever comes out: after kills training
+ends with the same bits, or the worker has named what a restart loses.
 
 Beside the kinds that every script may have, one of TensorFlow has others: variables, metrics, optimizers, iterators of
 datasets.
@@ -48,6 +49,11 @@ WHEN = (
     "if True:", "if run.step % 2 == 0:", "if run.step % 3 == 1:", "if epoch >= 1:", "if epoch == 0:",
     "if run.step >= 7:", "if run.step == 4:",
 )  # fmt: skip
+MADE = (
+    ("float(WEIGHTS.sum())", "made"), ("WEIGHTS.copy()", "made[0]"), ("len(x)", "made"),
+    ("run.step", "made"), ("0.9**epoch", "made"),
+)  # fmt: skip
+"""What a head may make for the steps, and the first three what stands before the loops; and how the steps read it."""
 PLACES = ("head", "step", "step", "step", "tail")
 
 IMPORTS = """\
@@ -61,13 +67,15 @@ import numpy as np
 @dataclass(frozen=True)
 class Flavour:
     """What a script is written with. `begin`: how it begins; `run`: the run, of the initial `STATE`; `trains`: lines
-    that train with `rate` and end the step; `shows`: prints the result; `uses`: how training may depend on a value."""
+    that train with `rate` and end the step; `shows`: prints the result; `uses`: how training may depend on a value;
+    `weights`: the present ones, as an array of NumPy's."""
 
     begin: str
     run: str
     trains: tuple[str, ...]
     shows: str
     uses: tuple[str, ...]
+    weights: str
     own_kinds: tuple[Kind, ...] = ()
 
     @property
@@ -116,6 +124,7 @@ model = Model()
         "model.w[int(READ) % 3] += 0.25",
         "rate = 0.1 / (1 + abs(float(READ)))",
     ),
+    "model.w",
 )
 TENSORFLOW = Flavour(
     IMPORTS
@@ -169,6 +178,7 @@ class Scale(tf.keras.layers.Layer):
         "if int(READ) % 3 == 0:\n    bias.assign_add([0.125, 0.0, 0.0])",
         "rate = 0.1 / (1 + abs(float(READ)))",
     ),
+    "bias.numpy()",
     _kinds("random_kinds_tensorflow.toml"),
 )
 OWN_SHARE = 0.8  # of the kinds are the flavour's, if it has any
@@ -200,8 +210,17 @@ def generate(seed: int, flavour: Flavour = NUMPY) -> Script:
         here = f"self.{name}" if is_attribute else name
         parts[chance.choice(PLACES)].append(_named(change, name, here))
         parts["step"].append(_named(use, name, here))
+    before_loops = []
+    if chance.random() < 0.3:
+        where = chance.choice(("head", "head", "before the loops"))
+        made, read = chance.choice(MADE if where == "head" else MADE[:3])
+        (parts["head"] if where == "head" else before_loops).append(
+            f"made = {made.replace('WEIGHTS', flavour.weights)}"
+        )
+        parts["step"].append(chance.choice(flavour.uses).replace("READ", read))
+        names.append(f"made of {made} in the head" if where == "head" else f"made of {made} {where}")
     chance.shuffle(parts["step"])
-    body = "\n".join(_loop(chance, parts, flavour))
+    body = "\n".join([*before_loops, *_loop(chance, parts, flavour)])
     kept = "{" + ", ".join(f"{name!r}: {initial}" for name, initial in state.items()) + "}"
     made = "\n".join(declared) + "\n"
     if shape == "function" and "global " in made:

@@ -33,7 +33,6 @@ from worker.checks.watch.code.instructions import (
     Access,
     accesses_of,
     constant_entries,
-    is_method,
 )
 
 _COMPREHENSIONS = frozenset(["<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"])
@@ -153,7 +152,7 @@ class Flow:
             is_end = number == start or (start is None and instruction.opname in (*ENDS, "YIELD_VALUE"))
             if instruction.argval == name and instruction.opname in stores:
                 accesses.append((("store", name),))
-            elif is_end or (instruction.argval == name and instruction.opname in loads and not is_method(instruction)):
+            elif is_end or (instruction.argval == name and instruction.opname in loads):
                 accesses.append((("load", name),))
             else:
                 accesses.append(())

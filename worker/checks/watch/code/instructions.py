@@ -20,7 +20,7 @@ _PAIRS = {
     "STORE_FAST_STORE_FAST": ("store", "store"),
 }
 """Instructions of later Pythons that access two names."""
-ATTRIBUTE_LOADS = frozenset(["LOAD_ATTR", "DELETE_ATTR"])  # not LOAD_METHOD: what is called is no value that changes
+ATTRIBUTE_LOADS = frozenset(["LOAD_ATTR", "LOAD_METHOD", "DELETE_ATTR"])  # what is called may be another function, too
 ATTRIBUTE_STORES = frozenset(["STORE_ATTR"])
 
 Access = tuple[str, str]
@@ -147,7 +147,7 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, NameAccess]:
         if instruction.opname in ATTRIBUTE_STORES:
             if before != "SWAP":
                 accesses[instruction.offset] = NameAccess("store", name, True, _holder(instructions, number))
-        elif instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction):
+        elif instruction.opname in ATTRIBUTE_LOADS:
             accesses[instruction.offset] = NameAccess("load", name, True, _holder(instructions, number))
         elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
             kind = "store" if instruction.opname.startswith("STORE") else "load"
