@@ -19,7 +19,8 @@ from supervisor.prove.comparison.tensors import TensorDifference, differing_tens
 
 LOOP_STATE = "loop_state.npz"
 TORCH_STATE = "torch.pt"
-_NOT_STATE = frozenset({"attempt", "format", "step"})  # the number of steps is compared with the records
+_NOT_STATE = frozenset({"attempt", "body", "format", "step"})
+"""The number of steps is compared with the records; `body` tells of the epoch's head, for messages."""
 _IN_WORDS = {
     "position": "position in the data", "seeds": "random state of Keras layers", "passes": "passes over the data",
     "script": "what the script sets", "data": "description of the data",

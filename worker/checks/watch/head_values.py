@@ -34,7 +34,8 @@ class HeadValues:
             }
             return
         self.digests = {}
-        names, attributes = _made_in_heads(frames)
+        names, by_loop = _made_in_heads(frames)
+        attributes = frozenset[str]().union(*by_loop[1:])  # the innermost loop sets its own in each step
         for path, reached in values.items():
             is_made = path in names or reached.binding in attributes
             if is_made and reached.is_numeric and not is_kept(reached) and len(self.digests) < MOST_VALUES:
@@ -43,7 +44,8 @@ class HeadValues:
 
 def made_otherwise(recorded: Mapping[str, int], values: Values, frames: Sequence[LoopFrame]) -> list[Reached]:
     """What the head has made now, in `values`, that is not what was recorded of the same epoch."""
-    names, attributes = _made_in_heads(frames)
+    names, by_loop = _made_in_heads(frames)
+    attributes = frozenset[str]().union(*by_loop)
     return [
         now
         for path, digest in recorded.items()
@@ -75,12 +77,13 @@ def _given_to(frame: LoopFrame, frames: Sequence[LoopFrame]) -> set[str]:
     return {name for name in given if not is_held_outside(frames, frame.value_of(name))}
 
 
-def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], set[str]]:
-    """The names and the attributes that stay what a head made them until the epoch ends. What a function around the
-    steps is called with comes from the head, too, unless it was there before the loop."""
+def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], list[frozenset[str]]]:
+    """The names that stay what a head made them until the epoch ends, and by loop, the innermost first, the attributes
+    that each pass sets. What a function around the steps is called with comes from the head, too, unless it was there
+    before the loop."""
     names: set[str] = set()
     for number, frame in enumerate(frames):
         names |= frame.read & frame.made_in_run - frame.carried.keys()
         if any(outer.made_in_run for outer in frames[number + 1 :]):
             names |= _given_to(frame, frames)
-    return names, {name for frame in frames for heads in frame.attributes_set_in_heads for name in heads}
+    return names, [heads for frame in frames for heads in frame.attributes_set_in_heads]

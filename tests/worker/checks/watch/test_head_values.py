@@ -3,6 +3,7 @@ it is named then.
 """
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from supervisor.protocol import layout
 from supervisor.protocol.wire.launch import Launch
 from tests.worker.histories import Died, History
 from worker.files import FilesRun
@@ -166,6 +168,21 @@ def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
     assert [name is not None and f"cannot resume exactly: {name}" in line for line in said] == [True] * (
         name is not None
     )
+
+
+def test_what_the_steps_set_is_none_of_a_heads(tmp_path: Path) -> None:
+    """So trainings that end alike have checkpoints that are alike, wherever a restart began."""
+    rate = Rate()
+    with FilesRun(History(), directory=tmp_path, interval="1 steps") as run:
+        for epoch in run.epochs(2):
+            scale = 2.0**epoch
+            for number in run.range(3):
+                rate.value = number * scale
+                run.step_done(loss=rate.value)
+
+    bodies = [json.loads((folder / layout.STATE).read_text())["body"] for folder in sorted(tmp_path.glob("step-*"))]
+    assert [(body["epoch"], body["step"]) for body in bodies[-4:]] == [(0, 0), (1, 3), (1, 3), (1, 3)]
+    assert [sorted(body["made"]) for body in bodies] == [["scale"]] * len(bodies)
 
 
 def test_what_a_loop_around_the_run_assigns_is_none_of_its_heads(
