@@ -44,6 +44,7 @@ class CheckedLoop(IndexLoops):
         self._has_recorded = False  # what the first pass has set
         self._made_in_epoch: list[Finding] = []  # of the data
         self._in_head: list[Finding] = []  # of an epoch, that a restart has done again
+        self._for_batches: tuple[int, list[Finding]] = 0, []  # the same, if batches of that epoch are left
         self._in_run_head: list[Finding] = []  # what stands between the `with` and the loop
         self._generators_at_begin: bytes | None = None  # at the `with`, until the loop begins
         self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state)
@@ -58,7 +59,9 @@ class CheckedLoop(IndexLoops):
         values = checks.watch_values(self.step, self._position.epoch, frame, head_draws=self._head.draws)
         self._note_head_values()
         self._record_set_once()
-        return [*self._in_run_head, *self._in_head, *self._made_in_epoch, *loops, *values]
+        epoch, for_batches = self._for_batches
+        in_head = [*self._in_head, *(for_batches if epoch == self._position.epoch else ())]
+        return [*self._in_run_head, *in_head, *self._made_in_epoch, *loops, *values]
 
     def _begin_watch(self, frame: FrameType | None) -> None:
         """The first pass of the script's loop begins in `frame`, or somewhere if that is None."""
@@ -76,7 +79,8 @@ class CheckedLoop(IndexLoops):
             frame = sys._getframe(1)
             self._begin_watch(frame)
             if is_again and self._body is not None and self._body.epoch == self._position.epoch:
-                self._in_head = self._loop_checks.head_otherwise(frame, self._body.made)
+                for_batches, self._in_head = self._loop_checks.head_otherwise(frame, self._body.made)
+                self._for_batches = self._body.epoch, for_batches
 
     def _recorded(self) -> dict[str, int]:
         """What the first pass has set in the processes before."""

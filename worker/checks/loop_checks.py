@@ -223,12 +223,14 @@ class LoopChecks:
         """Whether the first pass is known to have begun."""
         return self._new_watch is not None
 
-    def head_otherwise(self, frame: FrameType | None, recorded: Mapping[str, int]) -> list[Finding]:
+    def head_otherwise(
+        self, frame: FrameType | None, recorded: Mapping[str, int]
+    ) -> tuple[list[Finding], list[Finding]]:
         """As `StepWatch.head_otherwise`."""
         try:
-            return [] if self._new_watch is None else self._new_watch.head_otherwise(frame, recorded)
-        except Exception:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
-            return []
+            return ([], []) if self._new_watch is None else self._new_watch.head_otherwise(frame, recorded)
+        except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            return [], [_failed_comparison(error)]
 
     @property
     def made_in_head(self) -> Mapping[str, int]:
@@ -253,7 +255,7 @@ class LoopChecks:
             findings = self._watch.look(step, epoch, frame)
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             self.close()
-            return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
+            return [_failed_comparison(error)]
         if self._watch.has_settled and not self._has_remarked:
             self._has_remarked = True
             self.remarks += _remarks_of(self._watch)
@@ -261,6 +263,10 @@ class LoopChecks:
 
     def _judge(self, frames: Sequence[ScriptFrame]) -> LoopJudge:
         return LoopJudge(frames, self._run, self._pulls)
+
+
+def _failed_comparison(error: Exception) -> Finding:
+    return Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)
 
 
 def _is_in(place: tuple[CodeType, int], span: tuple[CodeType, int, int]) -> bool:

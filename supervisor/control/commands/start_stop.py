@@ -98,12 +98,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         if turn is not None:
             await turn.wait_turn()
         await _start_dependencies(context, runner)
-        if context.programs.runners.get(runner.name) is not runner:
-            text = f"an update changed {runner.name} before it could start; try again"
-            raise CommandError(Code.ABNORMAL_TERMINATION, text)
-        _require_not_closing(context)
-        if runner.requests.stops != stops:
-            raise CommandError(Code.ABNORMAL_TERMINATION, describe_stop(runner))
+        _require_as_asked(context, runner, stops)
         if begins_at is not None:
             if runner.state in ALIVE and not runner.is_stopping:  # somebody else was faster: the order would be lost
                 raise _already_started(runner, is_order=True)
@@ -121,6 +116,17 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     finally:
         if turn is not None:
             turn.give_up()
+
+
+def _require_as_asked(context: CommandContext, runner: Runner, stops: int) -> None:
+    """Raises CommandError if, while the start waited, an update, a shutdown or a stop came. `stops`: as many there were
+    when it was asked for."""
+    if context.programs.runners.get(runner.name) is not runner:
+        text = f"an update changed {runner.name} before it could start; try again"
+        raise CommandError(Code.ABNORMAL_TERMINATION, text)
+    _require_not_closing(context)
+    if runner.requests.stops != stops:
+        raise CommandError(Code.ABNORMAL_TERMINATION, describe_stop(runner))
 
 
 def _begins_at(context: CommandContext, request: StartRequest) -> int | None:

@@ -31,6 +31,7 @@ from worker.checks.watch.clocks import PROCESS_BEGAN_AT
 from worker.checks.watch.code.access_order import AccessOrder, unwatched_code
 from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame, is_made_from_run, loop_frames
+from worker.checks.watch.code.loop_heads import read_behind
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.head_values import HeadValues, made_in_run_head, made_otherwise
@@ -96,15 +97,19 @@ class StepWatch:
         search.run(self._roots_of(loop_frames(frame, self._entered)))
         self._once.begin(search.values, search.objects_seen)
 
-    def head_otherwise(self, frame: types.FrameType | None, recorded: Mapping[str, int]) -> list[Finding]:
-        """What the head of an epoch, done again in the middle of it, has made otherwise than at the epoch's begin."""
+    def head_otherwise(
+        self, frame: types.FrameType | None, recorded: Mapping[str, int]
+    ) -> tuple[list[Finding], list[Finding]]:
+        """What the head of an epoch, done again, has made otherwise than at the epoch's begin: what matters to the
+        batches that are left, if there are any, and what also the code behind them reads."""
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
         values = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames)).values
         lost = self._lost_changes(kept, frames, is_other_epoch=True)
         others = [reached for reached in made_otherwise(recorded, values, frames) if not lost.is_kept_or_time(reached)]
-        for reached in others:
-            self._named.add(reached.path)
-        return findings_of(CarriedValue(reached.path, reached.path, False, "head") for reached in others)
+        behind = frozenset[str]().union(*(read_behind(loop_frame.frame) for loop_frame in frames))
+        values_of = {reached.path: CarriedValue(reached.path, reached.path, False, "head") for reached in others}
+        read = [values_of[reached.path] for reached in others if short_name(reached.path) in behind]
+        return findings_of(value for value in values_of.values() if value not in read), findings_of(read)
 
     @property
     def made_in_head(self) -> Mapping[str, int]:

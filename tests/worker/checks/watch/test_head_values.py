@@ -199,14 +199,22 @@ def test_what_a_loop_around_the_run_assigns_is_none_of_its_heads(
     assert "cannot resume exactly" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("dies_at", [3, 4])
-def test_at_the_edges_of_an_epoch_nothing_is_compared(
-    dies_at: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Behind its last step, no batch of the epoch is left that could use what the head makes."""
-    expected = train(kept_in_the_state_of_the_run, tmp_path / "undisturbed", -1)
-    with pytest.raises(Died):
-        train(kept_in_the_state_of_the_run, tmp_path / "job", dies_at)
+def read_by_the_tail(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(3):
+        before = len(history.done)
+        for number in run.range(4):
+            step(run, history, float(number), dies_at)
+        if len(history.done) > before:
+            history.done.append(-1.0)
 
-    assert train(kept_in_the_state_of_the_run, tmp_path / "job", -1) == expected
-    assert "cannot resume exactly" not in capfd.readouterr().err
+
+@pytest.mark.parametrize(("script", "is_named"), [(copy_of_the_state, False), (read_by_the_tail, True)])
+def test_behind_the_last_step_of_an_epoch_only_its_tail_can_use_what_the_head_makes(
+    script: Script, is_named: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(script, tmp_path / "undisturbed", -1)
+    with pytest.raises(Died):
+        train(script, tmp_path / "job", 4)
+
+    assert (train(script, tmp_path / "job", -1) == expected) != is_named
+    assert ("cannot resume exactly" in capfd.readouterr().err) == is_named

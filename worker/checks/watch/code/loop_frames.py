@@ -31,16 +31,29 @@ class LoopFrame(RunFrame):
     made_in_loops: frozenset[str]
     made_in_run: frozenset[str]
     """Those of `made_in_loops` that a loop inside of the run assigns."""
-    made_before_loops: frozenset[str]
-    """What stands between the `with` of the run and its loops assigns them."""
-    attributes_set_before_loops: frozenset[str]
-    """As `made_before_loops`, of any object."""
     attribute_targets: frozenset[str]
     attributes_set_in_heads: tuple[frozenset[str], ...]
     """By loop around the step, the innermost first: those that each pass assigns, in the body of the loop itself,
     before the step."""
     made_by_call: frozenset[str]
     """Its parameters and other variables of its own that no loop around the step assigns: each call makes them anew."""
+    begins_at: int | None
+    """Behind which line the code is that a start runs once; None: each pass of a loop calls it."""
+
+    @property
+    def made_before_loops(self) -> frozenset[str]:
+        """The names that what stands between the `with` of the run and its loops assigns."""
+        if self.begins_at is None:
+            return frozenset()
+        return flow_of(self.frame.f_code).stored_behind(self.begins_at) - self.made_in_loops
+
+    @property
+    def attributes_set_before_loops(self) -> frozenset[str]:
+        """As `made_before_loops`, the attributes, of any object."""
+        if self.begins_at is None:
+            return frozenset()
+        flow = flow_of(self.frame.f_code)
+        return flow.attributes_set_before_loops(flow.control.index_at(self.frame.f_lasti), self.begins_at)
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
@@ -55,7 +68,6 @@ def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[
 
 
 def _loop_frame(frame: types.FrameType, begins_at: int | None) -> LoopFrame:
-    """`begins_at`: behind which line the code is that a start runs once; None: each pass of a loop calls it."""
     flow = flow_of(frame.f_code)
     index = flow.control.index_at(frame.f_lasti)
     by_calls: frozenset[str] = frozenset()
@@ -70,11 +82,7 @@ def _loop_frame(frame: types.FrameType, begins_at: int | None) -> LoopFrame:
     made = flow.made_in_loops(index)
     by_call = frozenset(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars, made)
     in_run = flow.made_in_loops(index, begins_at or 0)
-    before, attributes = frozenset[str](), frozenset[str]()
-    if begins_at is not None:
-        before = flow.stored_behind(begins_at) - made
-        attributes = flow.attributes_set_before_loops(index, begins_at)
-    return LoopFrame(frame, carried, read, made, in_run, before, attributes, targets, heads, by_call)
+    return LoopFrame(frame, carried, read, made, in_run, targets, heads, by_call, begins_at)
 
 
 def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:

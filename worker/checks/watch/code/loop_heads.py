@@ -31,6 +31,23 @@ def attributes_set_in_heads(frame: types.FrameType) -> tuple[frozenset[str], ...
     return tuple(by_loop)
 
 
+def read_behind(frame: types.FrameType) -> frozenset[str]:
+    """The names, also of attributes, that the function reads behind the statement where a frame stands, as in the tail
+    of an epoch."""
+    function, line = loop_source.function_of(frame.f_code), frame.f_lineno
+    if function is None:
+        return frozenset()
+    own = [part for part in ast.walk(function) if isinstance(part, ast.stmt | ast.Name | ast.Attribute)]
+    around = [part for part in own if isinstance(part, ast.stmt) and part.lineno <= line <= (part.end_lineno or line)]
+    end = min((part.end_lineno or line for part in around), default=line)
+    behind = [part for part in own if part.lineno > end]
+    return frozenset(
+        part.id if isinstance(part, ast.Name) else part.attr
+        for part in behind
+        if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load)
+    )
+
+
 _SET_BY = {"requires_grad_": {"requires_grad"}, "train": {"training"}, "eval": {"training"}}
 """The settings that methods of PyTorch set."""
 
