@@ -2,7 +2,7 @@
 
 from tests.places import ROOT
 from tests.training_code import rig
-from tests.training_code.corpus import EXACT, MINIMAL, Entry, Outcome
+from tests.training_code.corpus import EXACT, MINIMAL, Entry
 from tests.training_code.patterns import PATTERNS
 from tests.training_code.scripts import SCRIPTS
 
@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "patterns.md"
 _HEAD = """\
 # Patterns of training code
 
-What of training code as people write it is exact after a kill, what is named or refused at its start, and what to write
+What of training code as people write it is exact after a kill, what is named or refused, and what to write
 instead. Tests hold every row (`make bench-exactness`), under `deterministic` where bits are compared.
 
 ## Patterns
@@ -25,30 +25,26 @@ _SCRIPTS_HEAD = """
 ## Tutorials
 
 {scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
-of the {least} to {most} lines that stepkeeper added). Each is killed in its first step, in the middle of an epoch, in
-its tail, just after a save, and inside of one, and ends with the bits of an undisturbed run.
+of the {least} to {most} lines that stepkeeper added). Each is killed at five kinds of moments, and ends with the bits
+of an undisturbed run. The last three use training code of packages from PyPI as it is
+([loops of libraries](exact-resume.md#loops-of-libraries)).
 
 | script | what is in it |
 |---|---|
 """
 _CORPUS_HEAD = """
-The last three use training code of packages from PyPI as it is
-([loops of libraries](exact-resume.md#loops-of-libraries)).
-
 ## Short scripts
 
 {minimal} scripts (`tests/training_code/minimal`) have no more than `with worker.Run(...) as run:` around their loop
-and `run.step_done()` in it. Each has something that a restart would lose. The worker says what before the third step
-ends (or one step after the end of the epoch that loses it) and trains on, or refuses; with `strict = true` it ends.
+and `run.step_done()` in it. Each loses something at a restart, which the worker names before the third step
+ends (or one step after the end of the epoch that loses it), or refuses.
 
 {exact} scripts (`tests/training_code/exact`) are the same with their remedy, and others; {least} to {most} lines of
-each mention the run, `worker` or `leave_out`. Each is killed three or four times: in its first step, in a
-save, and at lines of its loop that a seed chooses. It ends with the bits of an undisturbed run and prints the same
-result; the worker names nothing, also under `strict = true`.
-`python -m tests.training_code.corpus_run` runs all of them.
+each mention the run, `worker` or `leave_out`. Each is killed three or four times, at random lines and in a
+save, and ends with the bits and the output of an undisturbed run; the worker names nothing.
 
-| what is in the script | what is said contains | remedy | script |
-|---|---|---|---|
+| what is in the script | remedy | script |
+|---|---|---|
 """
 _OTHERS_HEAD = """
 Exact too, with nothing that had to be named:
@@ -78,10 +74,8 @@ def page() -> str:
 
 
 def corpus_row(minimal: Entry, exact: Entry | None) -> str:
-    """What a script loses, what is said of it, and the script of the same name that loses nothing."""
-    said = f"`{minimal.said}`{' (refused)' if minimal.outcome == Outcome.REFUSED else ''}"
-    remedy = (exact.pattern, exact.name) if exact else ("", minimal.name)
-    return _row(minimal.pattern, said, *remedy)
+    """What a script loses, what to write instead, and the script of the same name that loses nothing."""
+    return _row(minimal.pattern, *((exact.pattern, exact.name) if exact else ("", minimal.name)))
 
 
 def _row(*cells: str) -> str:
