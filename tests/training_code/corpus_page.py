@@ -29,8 +29,6 @@ of the {least} to {most} lines that stepkeeper added). Each is killed at five ki
 of an undisturbed run. The last three use training code of packages from PyPI as it is
 ([loops of libraries](exact-resume.md#loops-of-libraries)).
 
-| script | what is in it |
-|---|---|
 """
 _CORPUS_HEAD = """
 ## Short scripts
@@ -49,8 +47,6 @@ save, and ends with the bits and the output of an undisturbed run; the worker na
 _OTHERS_HEAD = """
 Exact too, with nothing that had to be named:
 
-| what is in the script | script |
-|---|---|
 """
 
 
@@ -64,11 +60,11 @@ def page() -> str:
             _HEAD,
             *(_row(*pattern.row) for pattern in PATTERNS),
             _SCRIPTS_HEAD.format(scripts=len(SCRIPTS), least=min(added), most=max(added)),
-            *(_row(script.name, script.patterns) for script in SCRIPTS),
+            *(f"- {script.name}: {script.patterns}\n" for script in SCRIPTS),
             _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT), least=min(lines), most=max(lines)),
             *(corpus_row(entry, remedies.get(entry.name)) for entry in MINIMAL),
             _OTHERS_HEAD,
-            *(_row(entry.pattern, entry.name) for entry in EXACT if entry.name not in named),
+            *(f"- {entry.pattern} ({entry.name})\n" for entry in EXACT if entry.name not in named),
         ]
     )
 

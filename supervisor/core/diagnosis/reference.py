@@ -3,7 +3,7 @@
 from signal import Signals
 
 from supervisor.core.diagnosis.evidence import DeathKind, Who
-from supervisor.core.diagnosis.kinds import MEANINGS
+from supervisor.core.diagnosis.kinds import MEANINGS, Meaning
 from supervisor.core.diagnosis.rules import ABORTS, EXCEPTIONS, KERNEL_RULES, SIGNALS, TEXT_RULES, XIDS
 
 SHOWN = 3  # pieces of text for a kind; the others are in rules.py
@@ -23,13 +23,18 @@ BY_ITSELF = {
 
 def table() -> list[str]:
     """The lines of the table."""
-    rows = ["| cause | what it means | who has to act | what to do | what shows it |", "|---|---|---|---|---|"]
+    rows = ["| cause | what it means | what to do | what shows it |", "|---|---|---|---|"]
     for kind in DeathKind:
         meaning = MEANINGS[kind]
-        who = "nobody" if meaning.who is Who.NOBODY else str(meaning.who)
-        cells = (f"`{kind}`", meaning.what or "the line says it", who, meaning.advice or "-", "; ".join(_signs(kind)))
+        cells = (f"`{kind}`", meaning.what or "the line says it", _to_do(meaning), "; ".join(_signs(kind)))
         rows.append(f"| {' | '.join(cells)} |")
     return rows
+
+
+def _to_do(meaning: Meaning) -> str:
+    """Who has to act, in a word, if anybody has, and how."""
+    advice = meaning.advice or "-"
+    return advice if meaning.who is Who.NOBODY else f"{str(meaning.who).rpartition(' ')[2]}: {advice}"
 
 
 def _signs(kind: DeathKind) -> list[str]:
