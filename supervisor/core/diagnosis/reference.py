@@ -6,7 +6,7 @@ from supervisor.core.diagnosis.evidence import DeathKind, Who
 from supervisor.core.diagnosis.kinds import MEANINGS, Meaning
 from supervisor.core.diagnosis.rules import ABORTS, EXCEPTIONS, KERNEL_RULES, SIGNALS, TEXT_RULES, XIDS
 
-SHOWN = 3  # pieces of text for a kind; the others are in rules.py
+SHOWN = 2  # pieces of text for a kind; the others are in rules.py
 BY_ITSELF = {
     DeathKind.EXCEPTION: "an exception that nothing else in this table knows",
     DeathKind.USAGE: "exit status 2, and a line with the usage",
