@@ -25,10 +25,10 @@ _SCRIPTS_HEAD = """
 ## Tutorials
 
 {scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
-of the {least} to {most} lines that stepkeeper added). Each is killed at five kinds of moments, and ends with the bits
-of an undisturbed run. The last three use training code of packages from PyPI as it is
-([loops of libraries](exact-resume.md#loops-of-libraries)).
-
+of the {least} to {most} lines that stepkeeper added): TensorFlow's loops, also distributed, `fit` with callbacks, GANs, a
+VAE, a transformer, reinforcement learning, a TF1 session, PyTorch's classifier and GAN, and training code of Ignite,
+accelerate and KerasRS as it is ([loops of libraries](exact-resume.md#loops-of-libraries)). Each is killed in its first
+step, in an epoch, in its tail, and after and inside of a save, and ends with the bits of an undisturbed run.
 """
 _CORPUS_HEAD = """
 ## Short scripts
@@ -60,7 +60,6 @@ def page() -> str:
             _HEAD,
             *(_row(*pattern.row) for pattern in PATTERNS),
             _SCRIPTS_HEAD.format(scripts=len(SCRIPTS), least=min(added), most=max(added)),
-            *(f"- {script.name}: {script.patterns}\n" for script in SCRIPTS),
             _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT), least=min(lines), most=max(lines)),
             *(corpus_row(entry, remedies.get(entry.name)) for entry in MINIMAL),
             _OTHERS_HEAD,
