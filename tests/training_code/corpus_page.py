@@ -25,8 +25,8 @@ _SCRIPTS_HEAD = """
 ## Tutorials
 
 {scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
-of the {least} to {most} lines that stepkeeper added): TensorFlow's loops, also distributed, `fit` with callbacks, GANs, a
-VAE, a transformer, reinforcement learning, a TF1 session, PyTorch's classifier and GAN, and training code of Ignite,
+of the {least} to {most} lines that stepkeeper added): TensorFlow's loops, also distributed, `fit` with callbacks, GANs,
+a VAE, a transformer, reinforcement learning, a TF1 session, PyTorch's classifier and GAN, and training code of Ignite,
 accelerate and KerasRS as it is ([loops of libraries](exact-resume.md#loops-of-libraries)). Each is killed in its first
 step, in an epoch, in its tail, and after and inside of a save, and ends with the bits of an undisturbed run.
 """
