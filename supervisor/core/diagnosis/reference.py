@@ -49,8 +49,9 @@ def _signs(kind: DeathKind) -> list[str]:
 
 
 def _quoted(pieces: tuple[str, ...]) -> str:
-    more = f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else ""
-    return ", ".join(f"`{piece.strip().replace('`', chr(39))}`" for piece in pieces[:SHOWN]) + more
+    shown = pieces if len(pieces) <= SHOWN + 1 else pieces[:SHOWN]  # "and 1 more" would be no shorter
+    more = f" and {len(pieces) - SHOWN} more" if shown is not pieces else ""
+    return ", ".join(f"`{piece.strip().replace('`', chr(39))}`" for piece in shown) + more
 
 
 if __name__ == "__main__":
