@@ -48,7 +48,7 @@ from supervisor.runner.program.runner import Runner
 from supervisor.signals import ExitRequest, SignalHandlers
 
 if TYPE_CHECKING:
-    from supervisor.runner.fleet.gang_agent import GangAgent
+    from supervisor.runner.gang.agent import GangAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _build_watches(
     settings, place, gang = config.supervisord, services.gang, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
     if place is not None:
-        from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
+        from supervisor.runner.gang.agent import GangAgent, GangSettings  # most daemons are alone
 
         secret, verdict = os.environ.get(allocation.SECRET, ""), os.environ.get(allocation.VERDICT)
         how = GangSettings(

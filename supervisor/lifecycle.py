@@ -167,7 +167,7 @@ class DaemonLifecycle:
             if await parts.watches.gang.gather() is None:
                 return
         elif self._settings.engine != "alone":
-            from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
+            from supervisor.runner.gang.agent import cluster_of_one  # only here: most daemons are alone
 
             for name, value in cluster_of_one(parts.programs.runners.values()).items():
                 environment.setdefault(name, value)

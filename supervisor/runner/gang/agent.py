@@ -41,9 +41,9 @@ from supervisor.protocol.gang import (
 )
 from supervisor.protocol.plurals import listed
 from supervisor.runner.attempt.services import GangPlace
-from supervisor.runner.fleet.gang_program import ENDED_BY_GANG, GangProgram, WorkerEnd
-from supervisor.runner.fleet.node_departure import NodeDeparture
-from supervisor.runner.fleet.node_end import NodeEnd
+from supervisor.runner.gang.node_departure import NodeDeparture
+from supervisor.runner.gang.node_end import NodeEnd
+from supervisor.runner.gang.program import ENDED_BY_GANG, GangProgram, WorkerEnd
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()

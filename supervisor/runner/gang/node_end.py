@@ -10,7 +10,7 @@ from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave
-from supervisor.runner.fleet.gang_program import GangProgram
+from supervisor.runner.gang.program import GangProgram
 
 log = structlog.get_logger()
 
