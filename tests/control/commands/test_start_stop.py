@@ -275,7 +275,7 @@ async def test_an_update_between_the_stop_and_the_start_of_a_restart_forgets_nei
         await _stopped_for_a_restart(daemon)
         path = tmp_path / "test.conf"
         path.write_text(path.read_text().replace("autostart=false", "autostart=false\nstopwaitsecs=5", 1))
-        await daemon.programs.updating.reread()
+        await daemon.programs.configuration.reread()
         await daemon.programs.updating.update(["first"])
 
         start_stop.start_if_client_gone(daemon, ["first"], patience_s=0)
