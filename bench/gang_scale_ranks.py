@@ -28,7 +28,7 @@ from supervisor.host.processes import limits
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import MESSAGES, Alive, GangMessage
-from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.gang.agent import GangAgent, GangSettings
 
 SECRET = "5" * 64

@@ -30,7 +30,8 @@ from supervisor.host.service.systemd import SystemdNotifier, environment_for_chi
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.gpu_jobs import JobsOnGpus
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher

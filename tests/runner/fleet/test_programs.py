@@ -27,7 +27,8 @@ from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Progress
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.updating import StepsInMemory
 from supervisor.runner.memory_tier.holder import MemoryHolder

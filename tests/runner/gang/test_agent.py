@@ -26,7 +26,7 @@ from supervisor.protocol.gang import (
     SeenDivergence,
     WithoutWorker,
 )
-from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.gang.agent import GangAgent, GangSettings, cluster_of_one
 from supervisor.runner.gang.node_departure import NodeDeparture
 from supervisor.runner.program.changes import ChangeWaiters
