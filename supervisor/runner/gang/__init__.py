@@ -1,4 +1,4 @@
-"""How does this daemon train one job together with those of other nodes? `core/fleet/gang.py` decides; most daemons are
+"""How does this daemon train one job together with those of other nodes? `core/gang/view.py` decides; most daemons are
 alone and load none of this.
 
 Imports `program` and what is below it, and nothing of `fleet`.

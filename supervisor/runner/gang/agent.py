@@ -1,7 +1,7 @@
 """This daemon as one of a gang: meets the others before anything starts, begins with them, again if need be, and ends
 with them.
 
-The decisions are in `core/fleet/gang.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
+The decisions are in `core/gang/view.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
 wrong on any node ends this turn everywhere, and nothing is started again by this daemon alone.
 """
 
@@ -13,8 +13,7 @@ from typing import assert_never
 
 import structlog
 
-from supervisor.core.fleet.gang import GangView, TurnPhase
-from supervisor.core.fleet.gang_effects import (
+from supervisor.core.gang.effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
@@ -23,7 +22,8 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.roster import Roster
+from supervisor.core.gang.roster import Roster
+from supervisor.core.gang.view import GangView, TurnPhase
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from supervisor.core.fleet.roster import CHIEF
+from supervisor.core.gang.roster import CHIEF
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, StepExit
