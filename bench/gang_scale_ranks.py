@@ -28,8 +28,8 @@ from supervisor.host.processes import limits
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import MESSAGES, Alive, GangMessage
-from supervisor.runner.attempt.services import GangPlace
-from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.gang.agent import GangAgent, GangSettings
 
 SECRET = "5" * 64
 RENDEZVOUS_S = 120.0

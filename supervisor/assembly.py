@@ -30,7 +30,8 @@ from supervisor.host.service.systemd import SystemdNotifier, environment_for_chi
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.gpu_jobs import JobsOnGpus
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
@@ -48,7 +49,7 @@ from supervisor.runner.program.runner import Runner
 from supervisor.signals import ExitRequest, SignalHandlers
 
 if TYPE_CHECKING:
-    from supervisor.runner.fleet.gang_agent import GangAgent
+    from supervisor.runner.gang.agent import GangAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def _build_watches(
     settings, place, gang = config.supervisord, services.gang, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
     if place is not None:
-        from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
+        from supervisor.runner.gang.agent import GangAgent, GangSettings  # most daemons are alone
 
         secret, verdict = os.environ.get(allocation.SECRET, ""), os.environ.get(allocation.VERDICT)
         how = GangSettings(

@@ -15,7 +15,7 @@ from supervisor.config.several_nodes import training_nodes
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit, exit_status
-from supervisor.core.fleet.steps import daemon_status
+from supervisor.core.gang.steps import daemon_status
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
@@ -167,7 +167,7 @@ class DaemonLifecycle:
             if await parts.watches.gang.gather() is None:
                 return
         elif self._settings.engine != "alone":
-            from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
+            from supervisor.runner.gang.agent import cluster_of_one  # only here: most daemons are alone
 
             for name, value in cluster_of_one(parts.programs.runners.values()).items():
                 environment.setdefault(name, value)

@@ -191,7 +191,7 @@ class SignalHandlers:
             return
         self._systemd.send_reloading("reading the configuration again")
         try:
-            await self._programs.updating.reread()
+            await self._programs.configuration.reread()
             actions = await self._programs.updating.update()
             log.info("configuration.updated", actions=[f"{action.name}: {action.action}" for action in actions])
         except ConfigError as error:

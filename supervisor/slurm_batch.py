@@ -1,7 +1,7 @@
 """What deploy/slurm/train.sbatch runs on the first node of an allocation: starts a daemon on each node, again if need
 be, and asks Slurm for another run. `python -m supervisor.slurm_batch FILE`.
 
-The daemons of all nodes are one step (`srun`). When it has ended, `core.fleet.steps` says what follows; nobody else
+The daemons of all nodes are one step (`srun`). When it has ended, `core.gang.steps` says what follows; nobody else
 starts a daemon. With spare nodes, the step goes on when a node is lost: then `slurm_node.py` starts the daemon of each
 node, and the chief's says how the step has ended. At the end every node is cleaned: no process outlives the allocation,
 and no folder on the node's disk.
@@ -24,7 +24,7 @@ from types import FrameType
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.options import COMMAND_LINE
 from supervisor.config.several_nodes import training_nodes
-from supervisor.core.fleet.steps import AfterStep, StepHistory, step_status
+from supervisor.core.gang.steps import AfterStep, StepHistory, step_status
 from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
 from supervisor.ini.reader import IniKey

@@ -2,7 +2,7 @@
 on. `python -m supervisor.slurm_node OPTIONS`, with the options of supervisord.
 
 On the first node it becomes the daemon: with the chief a generation is over, and the batch script, which lives there
-too, starts the next one. On the others it outlives the daemon, and looks at the chief (`core.fleet.steps`): while that
+too, starts the next one. On the others it outlives the daemon, and looks at the chief (`core.gang.steps`): while that
 listens, the gang goes on, and a daemon that is started again joins it as a spare node. If the first node itself is
 gone, and Slurm has taken it out of the job, nobody is left who could queue the job again, so this does.
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from types import FrameType
 
-from supervisor.core.fleet.steps import LEAVES_WITH, AfterDaemon, ChiefSeen, after_daemon
+from supervisor.core.gang.steps import LEAVES_WITH, AfterDaemon, ChiefSeen, after_daemon
 from supervisor.host import slurm
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation, AllocationError

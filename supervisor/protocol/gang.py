@@ -8,7 +8,7 @@ Afterwards both sides say that they are alive, and how they leave. Whoever does 
 belongs to another generation, is refused. The lines themselves are not encrypted: TensorFlow's own traffic between the
 same hosts is not either.
 
-Daemons that stay connected can begin again together (`core/fleet/gang.py`). Each such start is a *turn* of the
+Daemons that stay connected can begin again together (`core/gang/view.py`). Each such start is a *turn* of the
 generation that the daemons were started with; workers know the sum of both as their generation.
 """
 

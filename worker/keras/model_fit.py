@@ -91,12 +91,9 @@ def fit(
     state = FitState(model, exempt)
     validation = Validation(validation_data)
     options |= {"validation_data": validation.data, "validation_batch_size": validation_batch_size or batch_size}
-    tracked = tf.train.Checkpoint(
-        model=model, fit=state, **({} if model.optimizer is None else {"optimizer": model.optimizer})
-    )
     per_epoch = data.count_batches(Position())
     counter = ExampleCounter(model, strategy) if data.counts_examples else None
-    run = FitRun(tracked, strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
+    run = FitRun(_tracked(model, state), strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
                   interval=interval, generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
                   summaries=summaries, summary_every=summary_every)  # fmt: skip
     run.attach(state, counter, data, validation, _roots(model, data, listed_callbacks))
@@ -110,11 +107,7 @@ def fit(
     ):
         state.restore_data(data, validation)
         run.report_lost_state(data.lost, "the data")
-        is_shown = gang is None or gang.is_chief
-        listed = tf.keras.callbacks.CallbackList(
-            listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
-            verbose=0 if not is_shown else 1 if verbose == "auto" else verbose,
-        )  # fmt: skip
+        listed = _list_callbacks(listed_callbacks, model, run, epochs, per_epoch, verbose)
         _train(_Training(model, data, validation, listed, run, state, options), epochs)
     return model.history
 
@@ -181,6 +174,23 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
         )
     if not getattr(model, "compiled", False):
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
+
+
+def _tracked(model: Any, state: FitState) -> tf.train.Checkpoint:
+    """What a checkpoint holds."""
+    optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
+    return tf.train.Checkpoint(model=model, fit=state, **optimizer)
+
+
+def _list_callbacks(
+    callbacks: Sequence[Any], model: Any, run: FitRun, epochs: int, per_epoch: int | None, verbose: Any
+) -> Any:
+    """Keras' list of the callbacks, with its history, and its progress bar, which the chief alone shows."""
+    is_shown = run.gang is None or run.gang.is_chief
+    return tf.keras.callbacks.CallbackList(
+        callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
+        verbose=0 if not is_shown else 1 if verbose == "auto" else verbose,
+    )  # fmt: skip
 
 
 def _total_steps(data: FitData, epochs: int) -> int | None:

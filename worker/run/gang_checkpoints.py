@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
+from functools import partial
 from math import ceil
 from typing import NoReturn
 
@@ -146,7 +147,7 @@ class GangCheckpoints(GangDirectory):
         wants, stops = asked is not None or last, asked is not None and asked.stop
         chiefs = [0] * (2 + len(astuple(NO_CHECKPOINT)))
         if gang.is_chief:
-            if self._in_flight is not None and self._in_flight[1].done():
+            if self._background.has_ended:
                 self._wait_for_save()
             wants = wants or (self._writer is not None and self._is_save_due(step))
             chiefs = [int(self._is_held(step)), self._steps_until_next(step), *astuple(self._newest())]
@@ -158,8 +159,8 @@ class GangCheckpoints(GangDirectory):
         return _Agreement(summed[0] > 0, summed[1] > 0, summed[2] > 0, summed[3])
 
     def _is_held(self, step: int) -> bool:
-        in_flight = self._in_flight is not None and self._in_flight[0].step == step
-        return in_flight or (self._last is not None and self._last.step == step)
+        save = self._background.save
+        return (save is not None and save.step == step) or (self._last is not None and self._last.step == step)
 
     def _steps_until_next(self, step: int) -> int:
         """As many steps as take AGREE_S, but not beyond a step at which a save is due."""
@@ -209,7 +210,7 @@ class GangCheckpoints(GangDirectory):
             return  # it is one for all, and the chief reports it
         if beside and captured.is_copy:
             with contextlib.suppress(RuntimeError):  # no thread can be started: a limit was reached
-                self._share = self._save_thread.submit(writer.write_share, captured)
+                self._share = self._background.submit(partial(writer.write_share, captured))
                 return
         writer.write_share(captured)
 

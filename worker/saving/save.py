@@ -79,6 +79,12 @@ class LastCheckpoint:
         """How long ago it was committed."""
         return min(time.monotonic() - self.committed_at, TEN_YEARS_S)
 
+    def answer_to(self, flushes: tuple[int, ...], attempt: int, stall_s: float) -> Committed:
+        """What the daemon is told if nothing has to be saved for these flushes, as this holds their step already."""
+        return Committed(
+            attempt, self.step, self.name, self.size_bytes, self.save_s, stall_s, flushes=flushes, ago_s=self.age_s
+        )
+
 
 def restored_checkpoint(step: int, name: str, size_bytes: int, created_wall_at: float) -> LastCheckpoint:
     """The one that a run was restored from, which its manifest says was made at `created_wall_at`."""

@@ -5,16 +5,16 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval
-from supervisor.protocol.wire.messages import Committed, SaveFailed
+from supervisor.protocol.wire.messages import SaveFailed
 from worker.checks.findings import Finding
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.process.requests import SaveRequest
+from worker.saving.background_save import BackgroundSave
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
@@ -75,8 +75,7 @@ class SaveScheduler(Generic[F, T]):
         self._pace = StepPace()
         self._unsaved = UnsavedState(attempt, strict)
         self._last: LastCheckpoint | None = None
-        self._save_thread = ThreadPoolExecutor(1, "stepkeeper-save")
-        self._in_flight: tuple[CheckpointSave[T], Future[LastCheckpoint | SaveError]] | None = None
+        self._background = BackgroundSave[T]()
 
     def begin(
         self, opened: OpenedDirectory, writer: CheckpointWriter[F, T], step: int, last: LastCheckpoint | None
@@ -109,7 +108,7 @@ class SaveScheduler(Generic[F, T]):
 
     def record_step(self) -> None:
         """Records a step, to know how long steps take with a save beside them and without."""
-        self._pace.record_step(time.monotonic() - self.paused_s, beside=self._in_flight is not None)
+        self._pace.record_step(time.monotonic() - self.paused_s, beside=self._background.save is not None)
 
     @property
     def step_s(self) -> float | None:
@@ -129,19 +128,17 @@ class SaveScheduler(Generic[F, T]):
     @property
     def saving_s(self) -> float | None:
         """How long the save beside training has taken so far; None if there is none."""
-        if self._in_flight is None or self._in_flight[1].done():
-            return None
-        return time.monotonic() - self._in_flight[0].began_at
+        return self._background.running_s
 
     def has_work(self, step: int) -> bool:
         """Whether `on_step_boundary` may take long now."""
-        finished = self._in_flight is not None and self._in_flight[1].done()
-        requested = self._attempt.requests.has_save_request
-        return finished or requested or (self._writer is not None and self._cadence.is_due(step, time.monotonic()))
+        if self._background.has_ended or self._attempt.requests.has_save_request:
+            return True
+        return self._writer is not None and self._cadence.is_due(step, time.monotonic())
 
     def on_step_boundary(self, step: int, boundary: Callable[[], F]) -> None:
         """Saves if a save was requested or is due, and exits after it if a stop was requested."""
-        if self._in_flight is not None and self._in_flight[1].done():
+        if self._background.has_ended:
             self._wait_for_save()
         request = self._attempt.requests.pop_save_request()
         if request is None:
@@ -191,7 +188,7 @@ class SaveScheduler(Generic[F, T]):
         try:
             self._wait_for_save()
         finally:
-            self._save_thread.shutdown()
+            self._background.close()
             if self._memory is not None:
                 self._memory.close()
             if self._cached is not None:
@@ -206,7 +203,7 @@ class SaveScheduler(Generic[F, T]):
         """
         if not self._cadence.is_due(step, time.monotonic()):
             return False
-        if self._in_flight is not None:
+        if self._background.save is not None:
             if self._cadence.interval.steps is None:
                 return False
             self._wait_for_save()
@@ -218,8 +215,8 @@ class SaveScheduler(Generic[F, T]):
         `beside`: training goes on meanwhile, so an error comes later.
         """
         decided_at = started = time.monotonic()
-        if self._in_flight is not None:
-            if beside and self._in_flight[0].step == boundary.step and self._in_flight[0].add_flushes(flushes):
+        if self._background.save is not None:
+            if beside and self._background.joins(boundary.step, flushes):
                 return None
             self._wait_for_save()
             started = time.monotonic()  # the wait for another save is that one's stall
@@ -262,20 +259,19 @@ class SaveScheduler(Generic[F, T]):
         """Writes a captured step, beside training if that goes on. Returns the error, if there is one by now."""
         if goes_on:
             try:
-                self._in_flight = save, self._save_thread.submit(save.write_and_report)
+                self._background.begin(save)
                 return None
-            except RuntimeError:  # no thread can be started: a limit was reached, or the main one is over
+            except RuntimeError:  # no thread can be started
                 save.mark_training_blocked(captured_at)
         return self._record_outcome(save, self._outcome_or_exit(save.write_and_report, save.step))
 
     def _wait_for_save(self) -> None:
         """Waits for the save in flight, if there is one, and records its outcome."""
-        if self._in_flight is None:
+        if (save := self._background.save) is None:
             return
-        (save, future), self._in_flight = self._in_flight, None
         started = time.monotonic()
         save.mark_training_blocked(started)
-        outcome = self._outcome_or_exit(future.result, save.step)
+        outcome = self._outcome_or_exit(self._background.wait, save.step)
         self.stalled_s += time.monotonic() - started
         self._record_outcome(save, outcome)
 
@@ -311,14 +307,5 @@ class SaveScheduler(Generic[F, T]):
 
     def _report_already_saved(self, last: LastCheckpoint, flushes: tuple[int, ...], decided_at: float) -> None:
         if flushes:
-            said = Committed(
-                self._attempt.number,
-                last.step,
-                last.name,
-                last.size_bytes,
-                last.save_s,
-                stall_s=time.monotonic() - decided_at,
-                flushes=flushes,
-                ago_s=last.age_s,
-            )
-            self._attempt.reporter.send_message(said)
+            answer = last.answer_to(flushes, self._attempt.number, stall_s=time.monotonic() - decided_at)
+            self._attempt.reporter.send_message(answer)

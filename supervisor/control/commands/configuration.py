@@ -13,7 +13,8 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
 from supervisor.core.program.facts import ALIVE
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.runner.fleet.updating import Changes, StepsInMemory, UpdateAction
+from supervisor.runner.fleet.configuration import Changes
+from supervisor.runner.fleet.updating import StepsInMemory, UpdateAction
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()
@@ -62,7 +63,7 @@ class UpdateAnswer:
 
 async def avail(context: CommandContext) -> AvailablePrograms:
     """Lists every configured program, in use or not."""
-    in_use, programs = context.programs.runners, context.programs.updating.configured.values()
+    in_use, programs = context.programs.runners, context.programs.configuration.programs.values()
     return AvailablePrograms(
         tuple(
             ConfiguredProgram(
@@ -86,7 +87,7 @@ async def reread(context: CommandContext) -> Changes:
 async def reread_with(context: CommandContext, *, is_whole: bool) -> Changes:
     """`reread`; `is_whole`: one section that can't be loaded is an error, as in Supervisor. Raises CommandError."""
     try:
-        return await context.programs.updating.reread(is_whole=is_whole)
+        return await context.programs.configuration.reread(is_whole=is_whole)
     except ConfigError as error:
         raise CommandError(Code.CANT_REREAD, str(error)) from error
 
@@ -123,7 +124,7 @@ def _name_in(broken: BrokenSection) -> str:
 def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
     """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
     programs = context.programs
-    known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.updating.configured}
+    known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.configuration.programs}
     by_name = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
     unknown = sorted(name for name, meant in by_name.items() if not meant)
     if unknown:
@@ -136,8 +137,8 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     name, programs = request.name, context.programs
     meant = (
         [name]
-        if name in programs.updating.configured
-        else groups.configured(programs.updating.configured, groups.group_of(name))
+        if name in programs.configuration.programs
+        else groups.configured(programs.configuration.programs, groups.group_of(name))
     )
     if not meant and not (name in programs.runners or groups.members(programs, groups.group_of(name))):
         raise CommandError(Code.BAD_NAME, name)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.config import ProgramConfig
+from supervisor.runner.fleet.configuration import Changes
 from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.fleet.updating import Changes
 from supervisor.runner.program.runner import Runner
 
 
@@ -43,7 +43,7 @@ def configured(programs: Mapping[str, ProgramConfig], group: str) -> list[str]:
 def changed(programs: Programs, changes: Changes) -> tuple[list[str], list[str], list[str]]:
     """What changes for whole groups: names of those that are added, changed, removed."""
     used = {runner.config.group for runner in programs.runners.values()}
-    wanted = {program.group for program in programs.updating.configured.values()}
-    touched = {programs.updating.configured[name].group for name in (*changes.added, *changes.changed)}
+    wanted = {program.group for program in programs.configuration.programs.values()}
+    touched = {programs.configuration.programs[name].group for name in (*changes.added, *changes.changed)}
     touched |= {programs.runners[name].config.group for name in (*changes.changed, *changes.removed)}
     return sorted(wanted - used), sorted(touched & used & wanted), sorted(used - wanted)

@@ -126,7 +126,7 @@ class LivePages:
                 "closing": self._context.programs.closing,
                 "utc_offset_s": time.localtime().tm_gmtoff,
                 "gpus": gpus.answer_of(self._context).gpus,
-                "remarks": self._context.programs.updating.remarks,
+                "remarks": self._context.programs.configuration.remarks,
                 "logfile": str(self._context.settings.logfile or ""),
             }
         )

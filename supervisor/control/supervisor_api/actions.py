@@ -81,14 +81,14 @@ async def restart(context: CommandContext) -> bool:
 async def reload_config(context: CommandContext) -> list[list[list[str]]]:
     """Reads the configuration, changes nothing; gives the names of groups that would be added, changed, removed."""
     await with_faults(configuration.reread_with(context, is_whole=True))
-    return [list(groups.changed(context.programs, context.programs.updating.changes()))]
+    return [list(groups.changed(context.programs, context.programs.configuration.changes()))]
 
 
 async def add_group(context: CommandContext, name: str) -> bool:
     """Begins to supervise a group of the configuration last read."""
     if groups.members(context.programs, name):
         raise RpcFault(FaultCode.ALREADY_ADDED, name)
-    names = groups.configured(context.programs.updating.configured, name)
+    names = groups.configured(context.programs.configuration.programs, name)
     if not names:
         raise RpcFault(FaultCode.BAD_NAME, name)
     await with_faults(configuration.add(context, ProgramName(name)))
@@ -108,7 +108,7 @@ async def remove_group(context: CommandContext, name: str) -> bool:
 async def all_config_info(context: CommandContext) -> list[Struct]:
     """Every configured program, in use or not."""
     programs = context.programs
-    configured = sorted(programs.updating.configured.values(), key=lambda config: (config.process, config.group))
+    configured = sorted(programs.configuration.programs.values(), key=lambda config: (config.process, config.group))
     known = await context.disks.run(USERS, uids, {program.user for program in configured})
     return [config_info(program, program.name in programs.runners, known[program.user]) for program in configured]
 

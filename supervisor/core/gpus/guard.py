@@ -22,7 +22,7 @@ from supervisor.core.gpus.faults import Fault, Follows, Remedy
 from supervisor.core.gpus.health import GpuHealth, HealthTrail
 from supervisor.core.gpus.incidents import INCIDENT_S, QUIET_NOTE_S, RECENT_S, Incidents, RecentFault
 from supervisor.core.gpus.inventory import GpuInventory
-from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GuardRecords, LeftOut, PastFault
+from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GpuRecords, LeftOut, PastFault
 from supervisor.core.gpus.repeats import is_repeated_elsewhere, is_within, what_follows, worse_of
 from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.gpus.words import describe, gpu_words
@@ -38,7 +38,7 @@ LEAVING_OUT = (Follows.LEAVE_OUT, Follows.AT_NEXT_START)
 class Guard:
     """All GPUs of the host. `acts`: False to decide and report, but to leave out, restart and ask nothing."""
 
-    records: GuardRecords = field(default_factory=GuardRecords)
+    records: GpuRecords = field(default_factory=GpuRecords)
     acts: bool = True
     host_fault: str | None = None
     """Why no GPU of the host can be used by a new process."""
@@ -46,8 +46,6 @@ class Guard:
     _inventory: GpuInventory = field(default_factory=GpuInventory)
     _incidents: Incidents = field(default_factory=Incidents)
     _lines_at: dict[str, float] = field(default_factory=dict)
-    revision: int = 0
-    """Grows with each change of what has to survive the daemon."""
 
     # --- what others ask ---
 
@@ -68,10 +66,9 @@ class Guard:
 
     def left_out_because(self, gpu: GpuHealth) -> str | None:
         """Why it is left out; None if it is not."""
-        for key in (gpu.uuid, gpu.address):
-            record = self.records.gpus.get(key) if key else None
-            if record is not None and record.left_out is not None:
-                return record.left_out.text
+        for key in filter(None, (gpu.uuid, gpu.address)):
+            if (left_out := self.records.left_out(key)) is not None:
+                return left_out.text
         return None
 
     def recent_faults(self, pids: Iterable[int], since: float, program: str | None = None) -> tuple[str, ...]:
@@ -80,9 +77,8 @@ class Guard:
 
     def is_used_by(self, use: GpuUse, key: str) -> bool:
         """Whether a job may use a GPU that is listed; one that was started after the GPU was left out does not."""
-        record = self.records.gpus.get(key)
-        since = record.left_out.since_wall_at if record is not None and record.left_out is not None else None
-        if since is not None and use.started_wall_at > since:
+        left_out = self.records.left_out(key)
+        if left_out is not None and use.started_wall_at > left_out.since_wall_at:
             return False
         uuids = {gpu.uuid for gpu in self._inventory.devices() if key in (gpu.uuid, gpu.address)}
         return not uuids.isdisjoint(self.gpus_of(use))
@@ -103,19 +99,11 @@ class Guard:
         key = self._key(line.address)
         self._lines_at[key] = now
         if fault is None:  # the driver asks for nothing any more
-            record = self.records.gpus.get(key)
-            if record is not None and record.left_out is not None and record.left_out.fault.startswith("recovery-"):
+            left_out = self.records.left_out(key)
+            if left_out is not None and left_out.fault.startswith("recovery-"):
                 return self._return(key, "the driver asks for nothing any more")
             return []
         return self._on_fault(fault, key, "", uses, now, now if at is None else at, line.pid, owner)
-
-    def on_named(self, address: str, uuid: str) -> None:
-        """It is known now which GPU is at an address."""
-        if (record := self.records.gpus.get(address)) is not None and uuid not in self.records.gpus:
-            self._store(address, None)
-            self._store(uuid, replace(record, uuid=uuid))
-        elif uuid not in self.records.gpus or self.records.gpus[uuid].address != address:
-            self._store(uuid, replace(self.records.gpus.get(uuid, GpuRecord(uuid)), address=address))
 
     def on_health(
         self, listed: Sequence[GpuHealth], uses: Sequence[GpuUse], now: float, is_complete: bool = True
@@ -128,10 +116,10 @@ class Guard:
             if not gpu.uuid:
                 continue
             if gpu.address:
-                self.on_named(gpu.address, gpu.uuid)
+                self.records.on_named(gpu.address, gpu.uuid)
             record = self.records.gpus.get(gpu.uuid, GpuRecord(gpu.uuid))
             if (gpu.name and record.name != gpu.name) or record.index != gpu.index:
-                self._store(gpu.uuid, replace(record, name=gpu.name or record.name, index=gpu.index))
+                self.records.store(gpu.uuid, replace(record, name=gpu.name or record.name, index=gpu.index))
             for fault, detail in self._trail.compare(gpu, now):
                 decisions += self._on_fault(fault, gpu.uuid, detail, uses, now, now)
             decisions += self._judge_state(gpu, uses, now)
@@ -161,7 +149,7 @@ class Guard:
             times = sum(past.fault == left_out.fault for past in record.faults if is_within(WEEKS_S, past.wall_at, now))
             if times > MAX_REBOOTS:
                 text = f"{left_out.text}, {times} times in four weeks"
-                self._store(key, replace(record, left_out=replace(left_out, text=text, remedy=Remedy.INSPECT)))
+                self.records.store(key, replace(record, left_out=replace(left_out, text=text, remedy=Remedy.INSPECT)))
             else:
                 decisions += self._return(key, "the host was rebooted")
         return decisions
@@ -185,7 +173,7 @@ class Guard:
             waits_long = left_out.is_urgent and not is_within(HOOK_WAIT_S, left_out.since_wall_at, now)
             if users and not waits_long:
                 continue
-            self._store(key, replace(record, left_out=replace(left_out, is_asked=True)))
+            self.records.store(key, replace(record, left_out=replace(left_out, is_asked=True)))
             programs = tuple(sorted({*left_out.programs, *users}))
             decisions.append(
                 AskOperator(
@@ -209,9 +197,7 @@ class Guard:
     # --- how it decides ---
 
     def _judge_state(self, gpu: GpuHealth, uses: Sequence[GpuUse], now: float) -> list[Decision]:
-        record = self.records.gpus.get(gpu.uuid)
-        left_out = record.left_out if record is not None else None
-        fault = health.state_fault(gpu)
+        left_out, fault = self.records.left_out(gpu.uuid), health.state_fault(gpu)
         if fault is not None:
             return self._on_state(fault, gpu.uuid, uses, now)
         if left_out is None or not left_out.is_state or 0.0 <= now - self._lines_at.get(gpu.uuid, 0.0) < SETTLED_S:
@@ -220,8 +206,8 @@ class Guard:
 
     def _on_state(self, fault: Fault, key: str, uses: Sequence[GpuUse], now: float) -> list[Decision]:
         """A state that lasts is one incident for as long as it does."""
-        record = self.records.gpus.get(key)
-        if record is not None and record.left_out is not None and record.left_out.fault == fault.key:
+        left_out = self.records.left_out(key)
+        if left_out is not None and left_out.fault == fault.key:
             return []
         return self._on_fault(fault, key, "", uses, now, now)
 
@@ -260,7 +246,7 @@ class Guard:
             is_urgent = follows is Follows.LEAVE_OUT
             new = LeftOut(fault.key, text, at, remedy, fault.is_state, is_urgent=is_urgent, programs=programs)
             record = replace(record, left_out=worse_of(record.left_out, new))
-        self._store(key, record)
+        self.records.store(key, record)
         count = sum(old.fault == fault.key for old in lately)
         incident = Incident(record.uuid, record.address, fault.key, text, follows, programs, count, not self.acts)
         if not self.acts or follows not in (Follows.RETRY, Follows.LEAVE_OUT):
@@ -302,25 +288,10 @@ class Guard:
 
     def _return(self, key: str, why: str) -> list[Decision]:
         record = self.records.gpus[key]
-        self._store(key, replace(record, left_out=None))
+        self.records.store(key, replace(record, left_out=None))
         self._incidents.forget(key)
         return [Returned(record.uuid or record.address, why)]
 
     def _key(self, address: str) -> str:
         """The id of the GPU at an address, or the address while that is not known."""
-        if (uuid := self._inventory.id_at(address)) is not None:
-            return uuid
-        for key, record in self.records.gpus.items():
-            if record.address == address:
-                return key
-        return address
-
-    def _store(self, key: str, record: GpuRecord | None) -> None:
-        gpus: dict[str, GpuRecord] = dict(self.records.gpus)
-        if record is None:
-            gpus.pop(key, None)
-        else:
-            gpus[key] = record
-        if gpus != self.records.gpus:
-            self.records = replace(self.records, gpus=gpus)
-            self.revision += 1
+        return self._inventory.id_at(address) or self.records.key_at(address) or address

@@ -1,7 +1,7 @@
 """What has to be known of GPUs after the daemon: which are left out and why, and their faults of the last weeks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from supervisor.core.gpus.faults import Remedy
@@ -64,3 +64,47 @@ class GuardRecords:
     boot_id: Annotated[str, Text(64)] = ""
     log_number: Annotated[int, Range(0, 1 << 62)] | None = None
     format: int = FORMAT
+
+
+@dataclass(slots=True)
+class GpuRecords:
+    """The records while the daemon runs. `content`: what has to be stored; `revision` grows with each change of it."""
+
+    content: GuardRecords = field(default_factory=GuardRecords)
+    revision: int = 0
+
+    @property
+    def gpus(self) -> Mapping[str, GpuRecord]:
+        """All GPUs, by id or else address."""
+        return self.content.gpus
+
+    def left_out(self, key: str) -> LeftOut | None:
+        """Why a GPU is left out; None if it is not."""
+        record = self.gpus.get(key)
+        return None if record is None else record.left_out
+
+    def key_at(self, address: str) -> str | None:
+        """The key of the GPU at an address; None if there is no record of it."""
+        return next((key for key, record in self.gpus.items() if record.address == address), None)
+
+    def on_named(self, address: str, uuid: str) -> None:
+        """It is known now which GPU is at an address."""
+        if (record := self.gpus.get(address)) is not None and uuid not in self.gpus:
+            self._replace({key: its for key, its in self.gpus.items() if key != address})
+            self.store(uuid, replace(record, uuid=uuid))
+        elif uuid not in self.gpus or self.gpus[uuid].address != address:
+            self.store(uuid, replace(self.gpus.get(uuid, GpuRecord(uuid)), address=address))
+
+    def store(self, key: str, record: GpuRecord) -> None:
+        """This is known of a GPU now."""
+        self._replace({**self.gpus, key: record})
+
+    def note_log_number(self, number: int) -> None:
+        """The kernel's log has been judged as far as this record."""
+        self.content = replace(self.content, log_number=number)
+        self.revision += 1
+
+    def _replace(self, gpus: Mapping[str, GpuRecord]) -> None:
+        if gpus != self.gpus:
+            self.content = replace(self.content, gpus=gpus)
+            self.revision += 1

@@ -14,6 +14,7 @@ from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptTable, statements_of_open
 from supervisor.host.ledger.checkpoints import CheckpointTable
 from supervisor.host.ledger.job_states import JobStates
+from supervisor.host.ledger.ledger_file import LedgerFile
 from supervisor.host.ledger.output_begins import OutputBeginsTable
 from supervisor.host.ledger.proofs import ProofTable
 from supervisor.host.ledger.pruning import Pruning
@@ -63,7 +64,8 @@ class Ledger:
         self._open_attempts = statements_of_open(connection)
         left = _rows_of(connection, "SELECT * FROM job_states")
         self._newest_states: dict[str, Statement] = {}
-        self._writer = LedgerWriter(connection, pruning or Pruning(), path, self._wanted_file.write, self._vital)
+        self._file = LedgerFile(connection, pruning or Pruning(), path, self._wanted_file.write, self._vital)
+        self._writer = LedgerWriter(self._file)
         self.wanted = WantedPrograms(self._writer, self._wanted_file)
         """What operators want, and how far each job has come."""
         self.attempts = AttemptTable(self._writer, self._select, boot_id, self._open_attempts)
@@ -89,7 +91,7 @@ class Ledger:
         trouble = self._writer.failure_text
         if trouble is not None:
             return f"cannot write the ledger {self._path}: {trouble}"
-        if (replaced := self._writer.replaced_text) is not None:
+        if (replaced := self._file.replaced_text) is not None:
             return replaced
         if self.set_aside is not None:
             return f"the ledger was damaged and is kept as {self.set_aside}; the history begins anew"

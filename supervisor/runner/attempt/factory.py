@@ -159,12 +159,6 @@ class AttemptFactory:
         cgroup = None if cgroups is None else cgroups.group_of_process(self._config.name, worker.pid)
         return LiveAttempt(number, process, channel, memory, mark, began_at, io=program_io, cgroup=cgroup)
 
-    def close_listener(self, attempt: LiveAttempt) -> None:
-        """A listener's process is gone, or let go: its last word counts."""
-        if attempt.listener is not None:
-            attempt.listener.close()
-            self._services.listeners.remove_listener(self._config.group, self._config.name)
-
     def _mark(self, number: int) -> str:
         return marks.mark_of_attempt(self._services.state_dir, self._config.name, number)
 

@@ -16,9 +16,9 @@ from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.attempt.gang_parts import GangParts
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
@@ -32,28 +32,6 @@ class StandbyLoadingSlot:
     """One standby of all programs loads at a time. `holder`: the program whose does."""
 
     holder: str | None = None
-
-
-@dataclass(slots=True)
-class GangPlace:
-    """This node's place in its gang. The gang's agent changes it with each turn.
-
-    `nodes`: how many there are, with the spare ones. `cluster`: TF_CONFIG of this turn, for the worker. `spare_of`: the
-    nodes that train while this one is a spare node; None: it has a rank. `left`: to the chief, nodes that have left
-    because their hosts go away. `parts`: what its nodes tell each other of checkpoints, if each has a folder of its
-    own. `diverged`: on the chief, what nodes have said of divergences before this turn.
-    """
-
-    allocation: Allocation
-    nodes: int = field(init=False)
-    cluster: str | None = None
-    spare_of: tuple[str, ...] | None = None
-    left: tuple[str, ...] = ()
-    diverged: tuple[SeenDivergence, ...] = ()
-    parts: GangParts = field(default_factory=GangParts)
-
-    def __post_init__(self) -> None:
-        self.nodes = self.allocation.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
-from supervisor.core.fleet.divergence import restore_below
+from supervisor.core.gang.divergence import restore_below
 from supervisor.core.program import effects, events
 from supervisor.host.checkpoint_calls import Order
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection

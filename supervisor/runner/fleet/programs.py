@@ -19,6 +19,7 @@ from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
+from supervisor.runner.fleet.configuration import ConfigurationReader
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurns
@@ -66,9 +67,10 @@ class Programs:
         self._takeover = Takeover(services, leftovers, self.gates, lambda: self.closing)
         self._adoption_settled = asyncio.Event()
         """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
+        self.configuration = ConfigurationReader(config, read, services, self.runners)
+        """As it was last read."""
         self.updating = Updating(
-            config,
-            read,
+            self.configuration,
             services,
             self.runners,
             self._takeover,
@@ -76,7 +78,7 @@ class Programs:
             on_state_change=self._on_state_change,
             on_added=on_added,
         )
-        """Brings a new configuration into use."""
+        """Brings that into use."""
         self._begun = False
         self._shown_from: float | None = None
 
@@ -217,7 +219,7 @@ class Programs:
         job that will fetch its checkpoints into another directory stops here: the next daemon, which knows that
         directory alone, could not upload what the stop saved.
         """
-        configured = self.updating.configured
+        configured = self.configuration.programs
         runners = list(self.runners.values())
         moving = [
             runner for runner in runners if runner.mirror is not None and moves(runner, configured.get(runner.name))

@@ -164,7 +164,7 @@ class Takeover:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
         if runner.config.listener is not None:
             return False  # its pipes went with the daemon that held them
-        if left.attempt != runner.attempt or not runner.current.adopt(left):
+        if left.attempt != runner.attempt or not runner.starter.adopt(left):
             return False
         if runner.mirror is not None:
             runner.mirror.resume()

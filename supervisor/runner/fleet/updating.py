@@ -1,22 +1,19 @@
-"""Brings a new configuration into use: what it changes, program by program, and what that did to each."""
+"""Brings the configuration last read into use, program by program, and says what that did to each."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import structlog
 
-from supervisor.config import Config, ConfigError, ProgramConfig
-from supervisor.config.broken_sections import BrokenSection, keep_commands, leave_out_broken
-from supervisor.config.load import SectionsBroken, start_order
-from supervisor.config.several_nodes import training_nodes
+from supervisor.config import ProgramConfig
+from supervisor.config.load import start_order
 from supervisor.core.listeners import event_types
 from supervisor.core.program.facts import ALIVE
-from supervisor.ini.problems import Location, Problem
-from supervisor.protocol.allocation import AllocationError
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
+from supervisor.runner.fleet.configuration import ConfigurationReader
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
 from supervisor.runner.fleet.update_losses import find_losses, keeps_memory, left_in_memory
@@ -27,22 +24,6 @@ from supervisor.runner.program.takeover_progress import TakeoverStage
 REMOVED_KEPT = 100  # programs of which measured times are kept: some set one up for each experiment
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a new configuration would change, by program name, and the sections that can't be loaded.
-
-    `remarks`: what is to be said of the file, and was not said before. `not_applied`: why the last update did not apply
-    changes of these programs.
-    """
-
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    removed: tuple[str, ...]
-    broken: tuple[BrokenSection, ...] = ()
-    remarks: tuple[str, ...] = ()
-    not_applied: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +48,15 @@ class StepsInMemory(Exception):
 class Updating:
     """Changes which programs are in use (`runners`), and their configuration; one change after another.
 
-    `read` gives the configuration file's present content; it raises ConfigError. `on_added` is called with every
-    program that comes into use, before it starts, `on_state_change` whenever one of them changes its state.
+    `configuration`: as it was last read. `on_added` is called with every program that comes into use, before it starts,
+    `on_state_change` whenever one of them changes its state.
     `adoption_settled`: set once all are taken up; before, one that came into use would be started beside a worker that
     an earlier daemon left.
     """
 
     def __init__(
         self,
-        config: Config,
-        read: Callable[[], Config],
+        configuration: ConfigurationReader,
         services: Services,
         runners: dict[str, Runner],
         takeover: Takeover,
@@ -85,9 +65,7 @@ class Updating:
         on_state_change: Callable[[], None],
         on_added: Callable[[Runner], None],
     ) -> None:
-        self._configured: Mapping[str, ProgramConfig] = config.programs
-        self._warnings = config.warnings  # the start logs them
-        self._read = read
+        self._configuration = configuration
         self._services = services
         self._runners = runners
         self._takeover = takeover
@@ -96,65 +74,6 @@ class Updating:
         self._on_added = on_added
         self._lock = asyncio.Lock()
         self._removed: dict[str, None] = {}  # names, in the order in which they were removed
-
-    @property
-    def configured(self) -> Mapping[str, ProgramConfig]:
-        """The programs of the configuration as it was last read, whether in use or not."""
-        return self._configured
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """All that is to be said of the configuration as it was last read, in the order of its lines."""
-        return tuple(map(str, self._warnings))
-
-    def changes(self) -> Changes:
-        """What the configuration last read would change."""
-        used, configured = self._runners, self._configured
-        return Changes(
-            added=tuple(sorted(configured.keys() - used.keys())),
-            changed=tuple(
-                sorted(name for name in configured.keys() & used.keys() if configured[name] != used[name].config)
-            ),
-            removed=tuple(sorted(used.keys() - configured.keys())),
-            not_applied={name: runner.not_applied for name, runner in used.items() if runner.not_applied is not None},
-        )
-
-    async def reread(self, *, is_whole: bool = False) -> Changes:
-        """Reads the configuration and says what is different; nothing is touched. Raises ConfigError.
-
-        Sections of programs that can't be loaded are left out, unless it has to be whole. What is to be said of the
-        file, and was not before, is logged, too.
-        """
-        broken: tuple[BrokenSection, ...] = ()
-        in_use = {name: member.config for name, member in self._runners.items()}
-        try:
-            config = await self._services.log_reads.run(None, self._read)  # its disk may be away
-        except SectionsBroken as error:
-            if is_whole:
-                raise
-            config, broken = await self._services.log_reads.run(None, leave_out_broken, error, in_use)
-            log.error(
-                "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
-            )
-        config, problems, without_command = keep_commands(config, in_use)
-        if problems and is_whole:
-            raise ConfigError(problems)
-        broken += without_command
-        if (gang := self._services.gang) is not None:
-            try:
-                training_nodes(config, gang.nodes)
-            except AllocationError as error:
-                raise ConfigError([Problem(Location(config.path), str(error))]) from error
-        self._configured = config.programs
-        known = frozenset(self._warnings)
-        remarks = tuple(str(warning) for warning in config.warnings if warning not in known)
-        for text in remarks:
-            log.warning("configuration.remark", text=text)
-        self._warnings = config.warnings
-        for name, runner in self._runners.items():
-            if config.programs.get(name) == runner.config:
-                runner.not_applied = None
-        return replace(self.changes(), broken=broken, remarks=remarks)
 
     async def update(self, names: Iterable[str] | None = None, *, discard: bool = False) -> list[UpdateAction]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.
@@ -166,7 +85,7 @@ class Updating:
         """
         await self._adoption_settled.wait()
         async with self._lock:
-            configured, changes = self._configured, self.changes()
+            configured, changes = self._configuration.programs, self._configuration.changes()
             before = self._groups()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
@@ -197,7 +116,7 @@ class Updating:
         `by_next_daemon`: it is applied nevertheless, after a reload.
         """
         runners = [self._runners[name] for name in names if name in self._runners]
-        return await find_losses(runners, self._configured, self._services, by_next_daemon=by_next_daemon)
+        return await find_losses(runners, self._configuration.programs, self._services, by_next_daemon=by_next_daemon)
 
     async def remove(self, names: Iterable[str], *, discard: bool = False) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.

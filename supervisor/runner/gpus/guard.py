@@ -73,7 +73,7 @@ class GpuGuard:
         self._store = GuardStore(state_dir)
         self._path = state_dir / LOCK
         self._threads = BlockingCalls()
-        self._client = GuardClient(helper, self._path, lambda: self.guard.records.log_number, self._on_news)
+        self._client = GuardClient(helper, self._path, lambda: self.guard.records.content.log_number, self._on_news)
         self.guard = Guard(acts=acts)
         """What is known and decided; for reading only."""
         self.sources: messages.Sources = messages.Sources()
@@ -113,7 +113,8 @@ class GpuGuard:
         records = await self._threads.run(self._path, self._store.load)
         boot_id = read_boot_id()
         is_same_boot = records.boot_id == boot_id
-        self.guard.records = replace(records, boot_id=boot_id, log_number=records.log_number if is_same_boot else None)
+        log_number = records.log_number if is_same_boot else None
+        self.guard.records.content = replace(records, boot_id=boot_id, log_number=log_number)
         if not is_same_boot:
             self._carry_out(self.guard.on_boot_changed(time.time()))
         self._client.start()
@@ -218,7 +219,7 @@ class GpuGuard:
             case messages.XidSeen():
                 self._carry_out(self._judge_line(message, now))
             case messages.NameSeen():
-                self.guard.on_named(message.address, message.uuid)
+                self.guard.records.on_named(message.address, message.uuid)
                 self._carry_out([])
             case messages.GpuList():
                 self._carry_out(self._judge_list(message, now))
@@ -233,8 +234,7 @@ class GpuGuard:
         log.info("gpu.kernel_line", text=seen.text, times=seen.times)
         owner = self._fleet.owner_of(seen.pid) if seen.pid is not None else None
         if seen.log_number is not None:
-            self.guard.records = replace(self.guard.records, log_number=seen.log_number)
-            self.guard.revision += 1
+            self.guard.records.note_log_number(seen.log_number)
         return self.guard.on_line(line, self._fleet.uses(), now, owner, now - seen.age_s)
 
     def _judge_list(self, listed: messages.GpuList, now: float) -> list[Decision]:
@@ -264,7 +264,7 @@ class GpuGuard:
                     self._reports.run_hooks(decision, self.guard.records.gpus)
                 case Returned():
                     self._reports.report_return(decision)
-        if self.guard.revision != self._written and self._writing is None:
+        if self.guard.records.revision != self._written and self._writing is None:
             self._writing = asyncio.create_task(self._write())
         self._arm_hooks()
 
@@ -278,9 +278,10 @@ class GpuGuard:
 
     async def _write(self) -> None:
         try:
-            while self.guard.revision != self._written:
-                revision, records = self.guard.revision, self.guard.records
-                await self._threads.run(self._path, self._store.write, records)
+            records = self.guard.records
+            while records.revision != self._written:
+                revision = records.revision
+                await self._threads.run(self._path, self._store.write, records.content)
                 self._written = revision
         finally:
             self._writing = None

@@ -15,7 +15,7 @@ from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.gang import PartCommitted, PartUploaded, UploadPart
 from supervisor.protocol.layout import parse_name
-from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.mirror.asking import client_of
 
 MAX_ERROR = 500  # characters of what the chief's daemon is told

@@ -20,7 +20,7 @@ from supervisor.protocol.gang import Restore
 from supervisor.protocol.layout import parse_name
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.gang_parts import GangParts
-from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.mirror.exchange import StoreExchange
 from supervisor.runner.mirror.hold import RunHold
 

@@ -1,31 +1,23 @@
-"""The live side of a program's attempts, one at a time: starts or adopts one, talks to it, and reports its end."""
+"""The live side of a program's attempts, one at a time: talks to the one that runs, and reports its end."""
 
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.gpus.incidents import RECENT_S
-from supervisor.core.gpus.verdict import RECHECK_S
-from supervisor.core.program import effects, events
+from supervisor.core.program import events
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
-from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
-from supervisor.runner.attempt.factory import AttemptFactory
 from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.left_folder import LeftFolder
 from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.standby import StandbyHolder
-from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
 from supervisor.runner.memory_tier.holder import MemoryHolder
-from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.mailbox import Mailbox
 from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
@@ -34,16 +26,8 @@ NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a loo
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
 
-@dataclass(slots=True)
-class DelayedStart:
-    """An attempt whose GPUs may not be free yet, and what is said to it meanwhile."""
-
-    attempt: int
-    unsent: list[messages.ToWorker] = field(default_factory=list)
-
-
 class CurrentAttempt:
-    """The process of one program and all that leads to it, while there is one (an AttemptObserver).
+    """The process of one program and all that leads to it, while there is one (an `AttemptObserver`).
 
     `mailbox` takes what happens to it, in the event loop's thread. `requests`: of clients, which its messages answer.
     """
@@ -53,7 +37,6 @@ class CurrentAttempt:
         program: ProgramServices,
         mailbox: Mailbox,
         requests: WorkerRequests,
-        standby: StandbyHolder | None,
         memory: MemoryHolder | None,
     ) -> None:
         self._config = program.config
@@ -63,15 +46,12 @@ class CurrentAttempt:
         self._observers = program.observers
         self._records = program.records
         self._requests = requests
-        self._standby = standby
         self._memory = memory
         self._tasks = program.tasks
         self._log = program.log
-        self._gpus = GpuGate(program.config, program.services, standby, program.log)
-        self._attempts = AttemptFactory(program.config, program.services, self, program.records, program.log)
         self.attempt: LiveAttempt | None = None
         """The attempt that runs; None if none does."""
-        self._delayed: DelayedStart | None = None
+        self._unsent: list[messages.ToWorker] | None = None  # to one that is yet to be started
         self._last_pid: int | None = None  # of the attempt before
         self.left_folder = LeftFolder(program.services.ledger, program.tasks)
         """Of the one that has ended last."""
@@ -83,7 +63,7 @@ class CurrentAttempt:
     @property
     def waits_for_gpus(self) -> bool:
         """Whether the process is not started yet because its GPUs may not be free."""
-        return self._delayed is not None
+        return self._unsent is not None
 
     @property
     def last_pid(self) -> int | None:
@@ -126,106 +106,30 @@ class CurrentAttempt:
         if attempt is not None and self.has_to_note_descendants:
             attempt.process.note_descendants()
 
-    # --- a process begins, or is taken over ---------------------------------------------------------------------------
+    # --- it begins ----------------------------------------------------------------------------------------------------
 
-    def start(self, effect: effects.Spawn) -> None:
-        """Starts the process of an attempt, or promotes the standby; a job's once its GPUs are free."""
-        if self._gpus.applies:
-            self._delayed = DelayedStart(effect.attempt)
-            self._post(events.SpawnDelayed(effect.attempt, self._gpus.longest_wait_s))
-            self._tasks.start(self._spawn_when_gpus_fit(effect, self._delayed))
-        else:
-            self._spawn(effect)
+    def expect_start(self) -> None:
+        """An attempt is to be started once its GPUs are free: what is said to it until then is kept."""
+        self._unsent = []
 
-    async def _spawn_when_gpus_fit(self, effect: effects.Spawn, delayed: DelayedStart) -> None:
-        try:
-            if (refusal := self._gpus.take_refusal(effect.attempt)) is not None:
-                self._delayed = None
-                self._post(events.SpawnFailed(effect.attempt, refusal, permanent=True))
-                return
-            verdict = await self._gpus.wait_until_fit(self._last_pid)
-            if self._delayed is not delayed:
-                return  # the attempt was ended meanwhile
-            self._delayed = None
-            self._gpus.log_verdict(effect.attempt, verdict)
-            if verdict.unusable_because is not None:
-                why = verdict.unusable_because
-                self._post(events.SpawnFailed(effect.attempt, why, permanent=False, retry_in_s=RECHECK_S))
-                return
-            self._records.training.gpus_left_out = verdict.without
-            self._spawn(effect, verdict.visible)
-            for message in delayed.unsent:
-                self.send(message)
-        except Exception as error:
-            if self._delayed is delayed:
-                self._delayed = None
-            if self.attempt is not None:
-                raise
-            self._report_spawn_failure(effect, spawn_error_of(error, self._config, "capture its output", self._log))
+    def take_unsent(self) -> list[messages.ToWorker]:
+        """No start is waited for any more; gives what was said meanwhile."""
+        unsent, self._unsent = self._unsent or [], None
+        return unsent
 
-    def _spawn(self, effect: effects.Spawn, visible_gpus: str | None = None) -> None:
-        number, microbatches = effect.attempt, effect.microbatches
-        unfit = None if visible_gpus is None else "the attempt gets fewer GPUs than it has"
-        standby = self._standby.promote(number, microbatches, unfit) if self._standby is not None else None
-        try:
-            if standby is not None:
-                attempt = self._attempts.promote(number, standby)
-            else:
-                attempt = self._attempts.spawn(number, microbatches, visible_gpus)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a promoted standby
-            if self._standby is not None and standby is not None:
-                self._standby.discard(standby)
-            what = "make its standby an attempt" if standby is not None else "capture its output"
-            self._report_spawn_failure(effect, spawn_error_of(error, self._config, what, self._log))
-            return
-        self.visible_gpus = visible_gpus
-        self._begin(attempt)
-        process, record = attempt.process, self._records.process
-        record.oom_counters = attempt.memory.cgroup_counters
-        self._services.ledger.attempts.attempt_started(
-            self._config.name, number, process.pid, process.start_time, record.started_wall_at or 0.0, microbatches
-        )
-        self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
-        self._post(events.SpawnSucceeded(number))
-
-    def adopt(self, left: LeftoverWorker) -> bool:
-        """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
-        self._records.reset_for_attempt()
-        attempt = self._attempts.adopt(left)
-        if attempt is None:
-            return False
-        self._begin(attempt)
-        self._log.info("worker.adopted", attempt=left.attempt, pid=left.pid, runs_for_s=round(left.age_s, 1))
-        return True
-
-    def _begin(self, attempt: LiveAttempt) -> None:
-        self.attempt = attempt
+    def begin(self, attempt: LiveAttempt, visible_gpus: str | None = None) -> None:
+        """Its process runs. `visible_gpus`: its CUDA_VISIBLE_DEVICES, if that is another than the program's own."""
+        self.attempt, self.visible_gpus = attempt, visible_gpus
         if attempt.channel is not None:
             self._records.losses.begin_worker(attempt.channel.refusals)
         self._records.process.started(attempt.process.pid, attempt.began_at)
-
-    def _report_spawn_failure(self, effect: effects.Spawn, error: SpawnError) -> None:
-        number, record = effect.attempt, self._records.process
-        record.not_started(error)
-        self._services.ledger.attempts.attempt_started(
-            self._config.name, number, 0, 0, record.ended_wall_at or 0.0, effect.microbatches
-        )
-        self._log.error("worker.not_spawned", attempt=number, error=str(error))
-        self._post(events.SpawnFailed(number, str(error), error.permanent, missing=unreachable_path(error)))
-
-    def cancel_start(self, number: int) -> None:
-        """Gives up a start that still waits for its GPUs."""
-        if self._delayed is not None and self._delayed.attempt == number:
-            self._delayed = None
-            text = "ended before it was started; its GPUs were not free"
-            self._post(events.SpawnFailed(number, text, permanent=False))
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
     def send(self, message: messages.ToWorker) -> None:
         """Sends the worker a message, or keeps it for one that is about to be started."""
-        if self._delayed is not None:
-            self._delayed.unsent.append(message)
+        if self._unsent is not None:
+            self._unsent.append(message)
         elif self.attempt is not None:
             self.attempt.send(message)
 
@@ -275,7 +179,7 @@ class CurrentAttempt:
         unread = attempt.close_and_read()
         for message in unread if not attempt.has_last_message else ():
             self.on_message(message)
-        self._attempts.close_listener(attempt)
+        self._close_listener(attempt)
         self.left_folder.keep(attempt.folder)
         self.attempt, self._last_pid = None, attempt.process.pid
         self._requests.on_worker_gone(number)
@@ -313,6 +217,12 @@ class CurrentAttempt:
             last_step=self._records.training.step,
         )
 
+    def _close_listener(self, attempt: LiveAttempt) -> None:
+        """The process of an event listener is gone, or let go: its last word counts."""
+        if attempt.listener is not None:
+            attempt.listener.close()
+            self._services.listeners.remove_listener(self._config.group, self._config.name)
+
     async def last_error_lines(self) -> list[str]:
         """The last lines of standard error, if the last attempt wrote any."""
         return await last_error_lines(self._config, self._services, self._records.process.started_wall_at)
@@ -324,5 +234,5 @@ class CurrentAttempt:
             self._memory.detach()
         if self.attempt is not None:
             self.attempt.detach()
-            self._attempts.close_listener(self.attempt)
+            self._close_listener(self.attempt)
             self.attempt = None

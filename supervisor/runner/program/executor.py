@@ -11,6 +11,7 @@ from supervisor.runner.attempt.starting import find_start_obstacle
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
@@ -23,6 +24,7 @@ class EffectExecutor:
         self,
         program: ProgramServices,
         current: CurrentAttempt,
+        starter: AttemptStarter,
         selector: CheckpointSelector | None,
         mirror: JobMirror | None,
         memory: MemoryHolder | None,
@@ -32,19 +34,20 @@ class EffectExecutor:
         self._post = program.post
         self._records = program.records
         self._current = current
+        self._starter = starter
         self._selector = selector
         self._mirror = mirror
         self._memory = memory
         self._tasks = program.tasks
         self._log = program.log
-        self._stopper = AttemptStopper(program, current)
+        self._stopper = AttemptStopper(program, current, starter)
         self._is_looking = False  # whether its directory and command are there
 
     def execute(self, effect: effects.Effect) -> None:
         """Executes one effect, or begins to."""
         match effect:
             case effects.Spawn():
-                self._current.start(effect)
+                self._starter.start(effect)
             case effects.SalvageMemory():
                 if self._memory is not None:
                     self._memory.salvage(effect)

@@ -29,6 +29,7 @@ from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
+from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
@@ -90,9 +91,11 @@ class Runner(ProgramView):
         if config.job is not None:
             self.memory = MemoryHolder(program, config.job, self._changes.wake)
             selector = CheckpointSelector(program, config.job, self.memory, self.mirror, self.node_mirror)
-        self.current = CurrentAttempt(program, self._mailbox, self.requests, self.standby, self.memory)
+        self.current = CurrentAttempt(program, self._mailbox, self.requests, self.memory)
         """The live side of the present attempt."""
-        self._executor = EffectExecutor(program, self.current, selector, self.mirror, self.memory)
+        self.starter = AttemptStarter(program, self.current, self.standby)
+        """Begins attempts."""
+        self._executor = EffectExecutor(program, self.current, self.starter, selector, self.mirror, self.memory)
 
     @property
     def standby_pids(self) -> frozenset[int]:

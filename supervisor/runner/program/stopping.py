@@ -9,16 +9,18 @@ from supervisor.protocol import layout
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.launching import command_beside
 from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
 
 
 class AttemptStopper:
     """Carries out what the core decided about the end of an attempt, also of one that waits to be started."""
 
-    def __init__(self, program: ProgramServices, current: CurrentAttempt) -> None:
+    def __init__(self, program: ProgramServices, current: CurrentAttempt, starter: AttemptStarter) -> None:
         self._config = program.config
         self._services = program.services
         self._current = current
+        self._starter = starter
         self._records = program.records
         self._post = program.post
         self._tasks = program.tasks
@@ -26,7 +28,7 @@ class AttemptStopper:
 
     def terminate(self, number: int) -> None:
         """Runs the program's stop command, if it has one, and sends the stop signal."""
-        self._current.cancel_start(number)
+        self._starter.cancel(number)
         if self._config.stop_command is None or self._current.attempt is None:  # no process: there is nothing to stop
             self._send_stop_signal(number)
         else:
@@ -52,7 +54,7 @@ class AttemptStopper:
 
     def abort(self, effect: effects.Abort) -> None:
         """Keeps the stacks of a stuck worker, then sends SIGABRT."""
-        self._current.cancel_start(effect.attempt)
+        self._starter.cancel(effect.attempt)
         self._log.error("worker.aborted", attempt=effect.attempt, last_step=self._records.training.step)
         if self._current.attempt is not None:
             self._tasks.start(self._save_stacks_then_abort(self._current.attempt, effect.timeout_s))
@@ -72,7 +74,7 @@ class AttemptStopper:
 
     def kill(self, number: int) -> None:
         """Sends SIGKILL to the worker, and to all that is to end with it."""
-        self._current.cancel_start(number)
+        self._starter.cancel(number)
         self._log.warning("worker.killed", attempt=number)
         if self._current.attempt is not None:
             self._current.attempt.kill(with_descendants=self._config.ends_all_processes)

@@ -61,7 +61,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
     active = ActiveNotices(60.0)
     expected_times = ExpectedTimes(active, runners)
     context = SimpleNamespace(
-        programs=SimpleNamespace(runners=runners, closing=False, updating=SimpleNamespace(remarks=[])),
+        programs=SimpleNamespace(runners=runners, closing=False, configuration=SimpleNamespace(remarks=[])),
         ledger=ledger,
         logs=SimpleNamespace(failures={}),
         hooks=SimpleNamespace(failure_summary=None),

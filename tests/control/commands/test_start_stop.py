@@ -23,7 +23,8 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.changes import ChangeWaiters
@@ -275,7 +276,7 @@ async def test_an_update_between_the_stop_and_the_start_of_a_restart_forgets_nei
         await _stopped_for_a_restart(daemon)
         path = tmp_path / "test.conf"
         path.write_text(path.read_text().replace("autostart=false", "autostart=false\nstopwaitsecs=5", 1))
-        await daemon.programs.updating.reread()
+        await daemon.programs.configuration.reread()
         await daemon.programs.updating.update(["first"])
 
         start_stop.start_if_client_gone(daemon, ["first"], patience_s=0)

@@ -20,7 +20,8 @@ from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.account import Older, ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage

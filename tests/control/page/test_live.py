@@ -58,7 +58,7 @@ def fleet() -> Fleet:
 def pages(fleet: Fleet) -> LivePages:
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(identifier="test", logfile=None),
-        programs=SimpleNamespace(closing=False, updating=SimpleNamespace(remarks=())),
+        programs=SimpleNamespace(closing=False, configuration=SimpleNamespace(remarks=())),
         gpus=no_gpus(),
     )
     return LivePages(context, look_every_s=0.01, max_pages=2, look=fleet.status)

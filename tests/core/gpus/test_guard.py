@@ -425,7 +425,7 @@ def test_a_gpu_is_known_by_its_address_until_its_id_is() -> None:
     guard.on_line(line(79), [], NOW)
     before = left_out(guard)
 
-    guard.on_named(ADDRESSES[B], B)
+    guard.records.on_named(ADDRESSES[B], B)
 
     assert (before, left_out(guard)) == ({ADDRESSES[B]}, {B})
     assert [gpu.trouble is None for gpu in guard.gpus(FINE)] == [True, False, True]

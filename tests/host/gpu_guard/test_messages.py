@@ -59,4 +59,4 @@ def test_whatever_a_helper_writes_is_bounded_or_refused(line: bytes) -> None:
             assert len(message.text) <= 300 and len(message.address) <= 32
             guard.on_line(XidLine(message.number, message.address, message.pid, message.recovery), [], 1e9)
         case messages.NameSeen():
-            guard.on_named(message.address, message.uuid)
+            guard.records.on_named(message.address, message.uuid)

@@ -17,6 +17,7 @@ from supervisor.core.failures.suspects import Death
 from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.job_states import JobStates, decode_counters, decode_facts
 from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.ledger_file import LedgerFile
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import open_or_create
 from supervisor.host.ledger.writer import LedgerWriter
@@ -150,7 +151,7 @@ def test_what_a_worker_says_without_end_leaves_room_for_what_is_decided(tmp_path
     go_on = threading.Event()
     path = tmp_path / "ledger.sqlite3"
     connection, _ = open_or_create(path)
-    writer = LedgerWriter(connection, Pruning(), path, lambda: go_on.wait(60))
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path, lambda: go_on.wait(60)))
     states = JobStates(writer, lambda *query: [], None)
     try:
         while states.store("digits", PersistedFacts(best_step=1), "abc"):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.ledger import writer as writer_module
+from supervisor.host.ledger import ledger_file
+from supervisor.host.ledger.ledger_file import LedgerFile
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import LedgerError, open_or_create
 from supervisor.host.ledger.write_queue import QUEUED_OF_ONE, QUEUED_WRITES
@@ -30,7 +31,7 @@ def test_question_that_comes_during_the_write_is_answered_after_it(tmp_path: Pat
         begun.set()
         return go_on.wait(60)
 
-    writer = LedgerWriter(connection, Pruning(), path, write_before)
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path, write_before))
     try:
         writer.enqueue("INSERT INTO programs VALUES (?, ?)", "digits", 1)
         assert begun.wait(60)
@@ -47,7 +48,7 @@ def test_what_is_queued_together_is_written_as_a_whole(tmp_path: Path):
     """The end of an attempt, and what was decided about the next one: a kill in between must not leave half of it."""
     path = tmp_path / "ledger.sqlite3"
     connection, _ = open_or_create(path)
-    writer = LedgerWriter(connection, Pruning(), path)
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path))
     try:
         with writer.together():
             writer.enqueue(REFUSAL, "digits", "end", "why", of="digits")
@@ -82,7 +83,7 @@ def stuck(folder: Path) -> Iterator[LedgerWriter]:
     path = folder / "ledger.sqlite3"
     connection, _ = open_or_create(path)
     go_on = threading.Event()
-    writer = LedgerWriter(connection, Pruning(), path, lambda: go_on.wait(60))
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path, lambda: go_on.wait(60)))
     try:
         yield writer
     finally:
@@ -143,15 +144,17 @@ def test_new_file_that_can_not_be_made_yet_is_made_later(tmp_path: Path, monkeyp
     """The disk of a damaged ledger is full, too: once there is space, it is written again, without a restart."""
     path = tmp_path / "ledger.sqlite3"
     connection, _ = open_or_create(path)
-    writer = LedgerWriter(connection, Pruning(), path, vital=lambda: [("INSERT INTO programs VALUES (?, ?)", ("a", 1))])
-    made, is_full = writer_module.open_or_create, True
+    writer = LedgerWriter(
+        LedgerFile(connection, Pruning(), path, vital=lambda: [("INSERT INTO programs VALUES (?, ?)", ("a", 1))])
+    )
+    made, is_full = ledger_file.open_or_create, True
 
     def open_(place: Path) -> tuple[sqlite3.Connection, Path | None]:
         if is_full:
             raise LedgerError("database or disk is full")
         return made(place)
 
-    monkeypatch.setattr(writer_module, "open_or_create", open_)
+    monkeypatch.setattr(ledger_file, "open_or_create", open_)
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("INSERT INTO programs VALUES ('x', 1)")
@@ -178,7 +181,7 @@ def test_new_file_that_can_not_be_made_yet_is_made_later(tmp_path: Path, monkeyp
 def test_record_that_can_not_be_made_costs_itself_alone(tmp_path: Path):
     path = tmp_path / "ledger.sqlite3"
     connection, _ = open_or_create(path)
-    writer = LedgerWriter(connection, Pruning(), path)
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path))
 
     def broken() -> str:
         raise KeyError("series")
@@ -205,7 +208,7 @@ def test_error_that_nobody_thought_of_is_tried_again(tmp_path: Path):
             raise MemoryError
         return True
 
-    writer = LedgerWriter(connection, Pruning(), path, write_before)
+    writer = LedgerWriter(LedgerFile(connection, Pruning(), path, write_before))
     try:
         writer.enqueue(REFUSAL, "digits", "first", "why", of="digits")
         wait_until(lambda: writer.failure_text, "it is shown")

@@ -30,7 +30,7 @@ async def test_a_running_program_takes_little_memory(tmp_path: Path, services: S
     gc.collect()
     tracemalloc.start()
     try:
-        await programs.updating.reread()
+        await programs.configuration.reread()
         await programs.updating.update()
         await asyncio.wait_for(all_run(programs), PATIENCE_S)
         gc.collect()

@@ -185,7 +185,7 @@ async def test_program_added_by_an_update_gets_the_notice_that_holds(tmp_path: P
     report(sink, raw := raw_notice(10.0), now=now)
     conf = tmp_path / "test.conf"
     conf.write_text(conf.read_text() + job("late", tmp_path))
-    await made.updating.reread()
+    await made.configuration.reread()
 
     await made.updating.update()
 

@@ -27,7 +27,8 @@ from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Progress
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.updating import StepsInMemory
 from supervisor.runner.memory_tier.holder import MemoryHolder
@@ -67,7 +68,7 @@ async def test_an_update_takes_a_program_into_use_only_once_all_are_taken_up(pro
     """It would be taken up twice, and started beside a worker that an earlier daemon left."""
     path = tmp_path / "test.conf"
     path.write_text(path.read_text() + "[program:third]\ncommand=/bin/true\nautostart=false\n")
-    await programs.updating.reread()
+    await programs.configuration.reread()
     updating = asyncio.create_task(programs.updating.update())
     await stays_async(lambda: "third" not in programs.runners, "it waits", 0.1)
 
@@ -107,9 +108,9 @@ async def test_an_update_gives_the_nodes_of_a_gang_no_second_program(tmp_path: P
     path.write_text(f"{path.read_text()}[program:second]\ncommand=/bin/true\n")
 
     with pytest.raises(ConfigError, match=r"test\.conf: cannot train on 3 nodes: there are 2 programs"):
-        await programs.updating.reread()
+        await programs.configuration.reread()
 
-    assert programs.updating.changes().added == ()
+    assert programs.configuration.changes().added == ()
 
 
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
@@ -139,7 +140,7 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     path.write_text(f"{old}workdir=/srv\n")
 
     with capture_logs() as logged:
-        said = [(await programs.updating.reread()).remarks for _ in range(2)]
+        said = [(await programs.configuration.reread()).remarks for _ in range(2)]
 
     assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
@@ -154,7 +155,7 @@ async def test_a_file_on_a_disk_that_is_away_is_read_where_no_exit_waits_for_it(
         readers.append(threading.current_thread())
         return load_config(path, os.environ)
 
-    await Programs(load_config(path, os.environ), read, services).updating.reread()
+    await Programs(load_config(path, os.environ), read, services).configuration.reread()
 
     assert [reader.daemon for reader in readers] == [True]
 
@@ -374,7 +375,7 @@ async def test_a_changed_jobs_earlier_mirror_asks_for_the_run_no_more(
         before.on_message(Committed(1, 5, "step-0000000005.a1", 1, 0.1, stall_s=0.0), 0.0)
 
     path.write_text(f"{section}checkpoint_keep=7\n")
-    await programs.updating.reread()
+    await programs.configuration.reread()
     await programs.updating.update()
 
     assert programs.runners["digits"].mirror is not before
@@ -433,7 +434,7 @@ async def test_an_update_to_a_command_that_is_not_there_leaves_a_plain_program_r
     runner = programs.runners["web"]
     await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
     path.write_text(f"{section}/bin/slepe 600\n")
-    await programs.updating.reread()
+    await programs.configuration.reread()
 
     (action,) = await programs.updating.update()
 
@@ -499,7 +500,7 @@ async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_re
     job, programs, memory = await _with_memory_that_no_disk_takes(tmp_path, services)
     path = tmp_path / "test.conf"
     path.write_text(path.read_text().replace("[program:digits]", "[program:other]"))
-    await programs.updating.reread()
+    await programs.configuration.reread()
     if is_back:
         job.folder.mkdir()
 
@@ -529,7 +530,7 @@ async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_
     programs = Programs(config, lambda: load_config(path, os.environ), services, on_added=refuse)
     await programs.start_all()
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
-    await programs.updating.reread()
+    await programs.configuration.reread()
 
     with pytest.raises(OSError, match="the disk"):
         await asyncio.wait_for(programs.updating.update(), PATIENCE_S)

@@ -17,7 +17,8 @@ from supervisor.host import proof_process
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.proof import ProofReport, Verdict
-from supervisor.runner.attempt.services import GangPlace, Services
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
 from supervisor.runner.gpus.guard import GpuLook
 from supervisor.runner.program.runner import Runner

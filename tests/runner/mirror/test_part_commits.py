@@ -19,7 +19,7 @@ from supervisor.protocol.gang import GangMessage, PartCommitted, PartUploaded, R
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.messages import Mirrored, PartsWritten
 from supervisor.runner.attempt.gang_parts import GangParts
-from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.mirror.exchange import StoreExchange
 from supervisor.runner.mirror.hold import RunHold
 from supervisor.runner.mirror.part_commits import GIVE_UP_S, PartCommits

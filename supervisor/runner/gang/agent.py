@@ -1,20 +1,19 @@
 """This daemon as one of a gang: meets the others before anything starts, begins with them, again if need be, and ends
 with them.
 
-The decisions are in `core/fleet/gang.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
+The decisions are in `core/gang/view.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
 wrong on any node ends this turn everywhere, and nothing is started again by this daemon alone.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 import structlog
 
-from supervisor.core.fleet.gang import GangView, TurnPhase
-from supervisor.core.fleet.gang_effects import (
+from supervisor.core.gang.effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
@@ -23,7 +22,8 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.roster import Roster
+from supervisor.core.gang.roster import Roster
+from supervisor.core.gang.view import GangView, TurnPhase
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
@@ -40,10 +40,10 @@ from supervisor.protocol.gang import (
     WithoutWorker,
 )
 from supervisor.protocol.plurals import listed
-from supervisor.runner.attempt.services import GangPlace
-from supervisor.runner.fleet.gang_program import ENDED_BY_GANG, GangProgram, WorkerEnd
-from supervisor.runner.fleet.node_departure import NodeDeparture
-from supervisor.runner.fleet.node_end import NodeEnd
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.gang.node_departure import NodeDeparture
+from supervisor.runner.gang.node_end import NodeEnd
+from supervisor.runner.gang.program import ENDED_BY_GANG, GangProgram, WorkerEnd
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()
@@ -87,8 +87,8 @@ class GangAgent:
         is_leaving: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.allocation = place.allocation
-        """As it was given: `rank` is the number of this node, whatever its rank in a turn."""
+        self.allocation = place.given
+        """`rank` is the number of this node, whatever its rank in a turn."""
         self._place = place
         self._settings = settings
         self._leave = leave
@@ -224,7 +224,7 @@ class GangAgent:
         if self._joined & (self._joined - 1) == 0:  # the 1st, 2nd, 4th, 8th …: they may be many
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
-        self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
+        self._place.note_joined(rank)
         if bool(joins.own_folders) is not self._settings.has_own_folders:
             self._execute([EndGeneration(StepExit.FAILED, self._describe_other_file(rank, bool(joins.own_folders)))])
         now = self._loop.time()
@@ -261,8 +261,8 @@ class GangAgent:
                     log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
                 if rank in self._view.roster.ranks:
                     self._end_of_node.note_left(rank, message.status)
-                if message.alone and self.allocation.nodes[rank] not in self._place.left:
-                    self._place.left += (self.allocation.nodes[rank],)
+                if message.alone:
+                    self._place.note_left(rank)
                 is_alone = message.alone and not self._is_leaving()  # no other turn follows then
                 self._execute(self._view.left(rank, message.status, message.text[:500], now, is_alone))
 
@@ -316,13 +316,12 @@ class GangAgent:
         log.info("gang.complete", nodes=len(names), took_s=took_s, generation=generation, **spared)
         if me.rank not in effect.nodes:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
-            self._place.allocation, self._place.spare_of = replace(me, generation=generation), names
+            self._place.become_spare(effect.turn, effect.nodes)
             if self._program.runner is not None:
                 self._departure.watch_notice(self._program.runner, self._leave_as_spare)
             return
         self._departure.stop_watching()
-        self._place.diverged = effect.diverged
-        self._take_place(effect.turn, effect.nodes, effect.addresses)
+        self._place.take_rank(effect.turn, effect.nodes, effect.addresses, effect.diverged)
         if not self._program.has_started:
             self._program.has_started = True
             self._cluster.set_result(self._place.cluster)
@@ -330,12 +329,6 @@ class GangAgent:
         if self._program.runner is not None and not self._program.runner.wanted:
             self._end(StepExit.SAVED, "saved and stopped")
         self._program.begin_turn()
-
-    def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
-        others = [node for node in nodes if node != self.allocation.rank]
-        self._place.parts.begin_turn(self.allocation.generation + turn, others)
-        self._place.allocation, self._place.spare_of = self.allocation.of_turn(turn, nodes), None
-        self._place.cluster = gang.cluster_text(addresses, self._place.allocation.rank)
 
     def _end_worker(self, text: str) -> None:
         """This turn is over, and the next one follows."""

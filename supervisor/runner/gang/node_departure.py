@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from supervisor.core.fleet.roster import CHIEF
+from supervisor.core.gang.roster import CHIEF
 from supervisor.core.program import notice_plan
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol.allocation import Allocation, StepExit

@@ -1,4 +1,4 @@
-"""What one daemon of a gang is to do: all that `gang.py` decides."""
+"""What one daemon of a gang is to do: all that `view.py` decides."""
 
 from dataclasses import dataclass
 

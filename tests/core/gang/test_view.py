@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import LEAVE_S, GangView, TurnPhase
-from supervisor.core.fleet.gang_effects import (
+from supervisor.core.gang.effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
@@ -14,9 +13,10 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
-from supervisor.core.fleet.presence import SILENCE_S
-from supervisor.core.fleet.roster import GRACE_S, Roster
+from supervisor.core.gang.orderly_stop import SAVING_S, STOPPED_S
+from supervisor.core.gang.presence import SILENCE_S
+from supervisor.core.gang.roster import GRACE_S, Roster
+from supervisor.core.gang.view import LEAVE_S, GangView, TurnPhase
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 

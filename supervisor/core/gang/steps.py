@@ -9,7 +9,7 @@ daemon of each node for its own, under their causes as everywhere, and it ends w
 from dataclasses import dataclass
 from enum import Enum
 
-from supervisor.core.fleet.roster import MAX_FAILURES
+from supervisor.core.gang.roster import MAX_FAILURES
 from supervisor.protocol.allocation import FINAL, StepExit
 
 MAX_LOST = 5  # daemons killed in a row without a new checkpoint

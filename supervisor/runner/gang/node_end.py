@@ -5,12 +5,12 @@ from pathlib import Path
 
 import structlog
 
-from supervisor.core.fleet.roster import CHIEF
+from supervisor.core.gang.roster import CHIEF
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave
-from supervisor.runner.fleet.gang_program import GangProgram
+from supervisor.runner.gang.program import GangProgram
 
 log = structlog.get_logger()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.fleet.steps import (
+from supervisor.core.gang.steps import (
     LEAVES_WITH,
     MAX_AGAIN,
     MAX_LOST,

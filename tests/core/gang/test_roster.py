@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.roster import GRACE_S, MAX_FAILURES, Roster
+from supervisor.core.gang.roster import GRACE_S, MAX_FAILURES, Roster
 
 SIZE, WANTED = 6, 4
 

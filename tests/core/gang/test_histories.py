@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import GangView, TurnPhase
-from supervisor.core.fleet.gang_effects import (
+from supervisor.core.gang.effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
@@ -21,7 +20,8 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.roster import Roster
+from supervisor.core.gang.roster import Roster
+from supervisor.core.gang.view import GangView, TurnPhase
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
 from tests.fuzzing import cases

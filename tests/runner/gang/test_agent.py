@@ -26,9 +26,9 @@ from supervisor.protocol.gang import (
     SeenDivergence,
     WithoutWorker,
 )
-from supervisor.runner.attempt.services import GangPlace
-from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
-from supervisor.runner.fleet.node_departure import NodeDeparture
+from supervisor.runner.attempt.gang_place import GangPlace
+from supervisor.runner.gang.agent import GangAgent, GangSettings, cluster_of_one
+from supervisor.runner.gang.node_departure import NodeDeparture
 from supervisor.runner.program.changes import ChangeWaiters
 from tests.waiting import turn_loop, wait_until_async
 

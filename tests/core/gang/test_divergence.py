@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.divergence import restore_below
+from supervisor.core.gang.divergence import restore_below
 from supervisor.protocol.gang import SeenDivergence
 
 steps = st.integers(0, 1000)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
 
-from supervisor.core.fleet.roster import CHIEF
+from supervisor.core.gang.roster import CHIEF
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 

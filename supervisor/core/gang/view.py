@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from supervisor.core.fleet.gang_effects import (
+from supervisor.core.gang.effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
@@ -32,9 +32,9 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.orderly_stop import OrderlyStop
-from supervisor.core.fleet.presence import SILENCE_S, Presence
-from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
+from supervisor.core.gang.orderly_stop import OrderlyStop
+from supervisor.core.gang.presence import SILENCE_S, Presence
+from supervisor.core.gang.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, SeenDivergence, WithoutWorker
 from supervisor.protocol.plurals import listed
