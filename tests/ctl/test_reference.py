@@ -3,7 +3,6 @@
 import re
 
 from supervisor.ctl.actions.table import TABLE
-from supervisor.ctl.completion import SHELLS
 from supervisor.ctl.main import parser
 from supervisor.ctl.terminal import SCHEMA, ExitStatus
 from tests.places import ROOT
@@ -15,15 +14,14 @@ USAGES = [usage for action in TABLE.values() for usage in action.usage.items()]
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():
     written = re.findall(r"^\* `([a-z]+[^`]*)`: (.+)$", PAGE, re.MULTILINE)
-    completion = (f"completion {'|'.join(SHELLS)}", "Print the shell code that completes actions and names.")
 
-    assert sorted(written) == sorted([*USAGES, completion])
+    assert sorted(written) == sorted(USAGES)
 
 
 def test_the_page_has_a_section_for_every_action():
     actions = PAGE[PAGE.index("## Actions") : PAGE.index("## JSON")]
 
-    assert sorted(re.findall(r"^### (\w+)$", actions, re.MULTILINE)) == sorted([*TABLE, "completion"])
+    assert sorted(re.findall(r"^### (\w+)$", actions, re.MULTILINE)) == sorted(TABLE)
 
 
 def test_the_page_has_every_option_and_no_other():
