@@ -1,4 +1,4 @@
-"""A file to which training only appends, as a table of losses: after a restart no line is there twice, and none is missing."""
+"""A file to which training only appends, such as a table of losses: a restart leaves no line twice and none out."""
 
 import json
 import os

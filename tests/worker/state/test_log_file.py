@@ -92,7 +92,7 @@ def test_a_csv_writer_and_print_write_to_it(tmp_path: Path) -> None:
 def test_of_processes_that_train_together_the_chief_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: list[str], task: dict[str, object], writes: bool
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": dict.fromkeys(cluster, ["a:1"]), "task": task}))
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {kind: ["a:1"] for kind in cluster}, "task": task}))
 
     written(tmp_path / "loss.csv", "1\n")
 
