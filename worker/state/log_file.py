@@ -21,8 +21,9 @@ class LogFile:
                 log.write(f"{run.step},{float(loss)}\\n")  # or csv.writer(log), or print(..., file=log)
                 run.step_done()
 
-    A checkpoint has the file's length, and a restart cuts the file to it before it writes on. Training that begins at
-    step 0 begins an empty file: one that is there is kept as `loss.csv.1`, or with the next number that is free.
+    A checkpoint has the file's length, and a restart cuts the file to it before it writes on. What is written before
+    the `with`, such as the names of columns, is in the file once. Training that begins at step 0 begins an empty file:
+    one that is there is kept as `loss.csv.1`, or with the next number that is free.
     Lines that a lost host had not yet written to its disk are gone; that is said. Of processes that train together the
     chief alone writes. A proof of exactness leaves the file alone, and writes into its own folder.
     """
@@ -32,14 +33,18 @@ class LogFile:
         self._path = _own_path(Path(path).absolute())
         self._file: TextIO | None = None
         self._length: int | None = None  # in bytes, of what belongs to this training; None: nothing yet
+        self._head: list[str] = []  # written before the run has begun: a restored file has it
+        self.written = 0  # characters, by this process
 
     def write(self, text: str) -> int:
         """Appends a text; returns its number of characters. Raises OSError."""
-        if not _is_chief():
-            return len(text)
-        if self._file is None:
-            self._file = self._opened()
-        return self._file.write(text)
+        if _is_chief():
+            if attempt_or_standby().has_begun_run:
+                self._opened().write(text)
+            else:
+                self._head.append(text)
+            self.written += len(text)
+        return len(text)
 
     def flush(self) -> None:
         """Has the file show all that was written. Each checkpoint does that too."""
@@ -61,6 +66,13 @@ class LogFile:
         self._length = state["length"]
 
     def _opened(self) -> TextIO:
+        if self._file is None:
+            is_begun = self._length is not None
+            self._file = self._open()
+            self._file.write("" if is_begun else "".join(self._head))
+        return self._file
+
+    def _open(self) -> TextIO:
         size = self._path.stat().st_size if self._path.exists() else 0
         if self._length is None:
             if size > 0:

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol.wire.launch import PROOF
+from worker.process.startup import attempt_or_standby
 from worker.state.log_file import LogFile
+
+
+@pytest.fixture(autouse=True)
+def run_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_or_standby(), "has_begun_run", True)
 
 
 def written(path: Path, *texts: str, restored: dict[str, int | None] | None = None) -> LogFile:
@@ -68,6 +74,29 @@ def test_lines_that_the_host_lost_are_said_and_the_rest_stays(
 
     assert path.read_text() == "1\n3\n"
     assert f"{path} has lost its last 2 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [[], ["1\n", "2\n"]])
+def test_what_is_written_before_the_run_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str]
+) -> None:
+    """`rows`: of the first process, which a checkpoint knows."""
+    path = tmp_path / "loss.csv"
+    state: dict[str, int | None] | None = None
+    for texts in (rows, ["3\n"]):
+        log = LogFile(path)
+        monkeypatch.setattr(attempt_or_standby(), "has_begun_run", False)
+        log.write("step,")
+        log.write("loss\n")
+        assert log.state_dict() == {"length": None}
+        if state is not None:
+            log.load_state_dict(state)
+        monkeypatch.setattr(attempt_or_standby(), "has_begun_run", True)
+        for text in texts:
+            log.write(text)
+        state = log.state_dict()
+
+    assert path.read_text() == "".join(["step,loss\n", *rows, "3\n"])
 
 
 def test_a_csv_writer_and_print_write_to_it(tmp_path: Path) -> None:
