@@ -124,7 +124,8 @@ def _act(options: argparse.Namespace, server: Settings) -> int:
 def _completion(options: argparse.Namespace) -> int:
     """For a shell's startup file, which evaluates what is printed: reads no configuration, and errors go elsewhere."""
     try:
-        return int(print_completion(_terminal(options, Settings(), sys.stdout, sys.stderr), options.arguments))
+        terminal = replace(_terminal(options, Settings(), sys.stdout, sys.stderr), as_json=False)
+        return int(print_completion(terminal, options.arguments))
     except UsageError as error:
         return _bad_options(str(error).removeprefix("Error: "))
 

@@ -49,7 +49,7 @@ def test_the_page_says_what_every_action_gives_as_json():
     table = PAGE[PAGE.index("| Action | Keys") : PAGE.index("## Exit status")]
     names = {name for cell in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in cell.split(", ")}
 
-    assert TABLE.keys() - names == {"fg", "open"}  # no object, that of status
+    assert TABLE.keys() - names == {"completion", "fg", "open"}  # no object, that of status
 
 
 def test_the_page_names_the_schema():

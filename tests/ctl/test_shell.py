@@ -203,7 +203,9 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
 @pytest.mark.integration
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_reads(shell):
-    result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        [*CTL, "--json", "completion", shell], capture_output=True, text=True, timeout=60, check=True
+    )
 
     assert "supervisorctl" in result.stdout
     assert "supervisord" in result.stdout.replace("supervisorctl", "")

@@ -58,6 +58,7 @@ with FilesRun(Counting(), total_steps=100_000_000) as run:
 """
 KEYS = "stdout_logfile=NONE\nstderr_logfile=NONE\nstartsecs=0\nstopwaitsecs=5\nstartretries=1000\n"
 PATIENCE_S = 60.0
+TAKEN_OVER_S = 1.5  # what takes a few milliseconds: then a daemon has begun to start what is to run
 UP = ("RUNNING", "STARTING", "FLUSHING", "BACKOFF")
 DOWN = ("STOPPED", "EXITED", "SUCCEEDED", "FAILED", "FATAL")
 ALREADY, NOT_THERE = "ALREADY_STARTED", "NOT_RUNNING"
@@ -69,7 +70,7 @@ class Order:
 
     is_up: bool | None = True
     is_configured: bool = True
-    """By the section that the daemon has in use; None as above."""
+    """Whether it has a section in the configuration that is in use."""
 
 
 @dataclass
@@ -91,8 +92,8 @@ class StartHistories:
     def sections(self) -> str:
         job = f"{sys.executable} {self.folder}/train.py\ncheckpoint_dir={self.folder}/job\ncheckpoint_interval=10 steps"
         written = {
-            "plain": f"command=/bin/sh {self.folder}/work.sh plain\n",
-            "slow": f"command=/bin/sh {self.folder}/work.sh slow\nenvironment=MARK={self.mark}\n",
+            "plain": f"command=/bin/sh {self.folder}/work.sh plain\nautorestart=true\n",
+            "slow": f"command=/bin/sh {self.folder}/work.sh slow\nautorestart=true\nenvironment=MARK={self.mark}\n",
             "job": f'command={job}\nstandby=off\nenvironment=PYTHONPATH="{ROOT}"\n',
         }
         names = [name for name in PROGRAMS if name != CHANGED or self.is_written]
@@ -144,7 +145,7 @@ class StartHistories:
         self.is_written = not self.is_written or self.random.random() < 0.6
         self.mark += 1
         self.write()
-        self.take_into_use()
+        self.orders[CHANGED].is_configured = self.is_written  # what was ordered before it went holds when it is back
 
     def write(self) -> None:
         self.note(f"{CHANGED} has mark {self.mark}" if self.is_written else f"{CHANGED} has no section")
@@ -152,12 +153,6 @@ class StartHistories:
         new.conf = self.folder / "new.conf"
         new.write(self.sections())
         new.conf.replace(self.daemon.conf)  # a daemon that starts meanwhile reads one or the other
-
-    def take_into_use(self) -> None:
-        order = self.orders[CHANGED]
-        if self.is_written and not order.is_configured:
-            order.is_up = True  # autostart
-        order.is_configured = self.is_written
 
     def give_orders(self, name: str, chance: random.Random, count: int) -> None:
         """One client's, one after the other, from the daemon's first answer on."""
@@ -194,18 +189,21 @@ class StartHistories:
                 if command != "signal":
                     order.is_up = None
                 if command == "update":
-                    self.take_into_use()  # the next daemon reads it
-                    order.is_up = None
+                    order.is_configured = self.is_written  # the next daemon reads it
                 return
             self.note(said)
             if command == "update":
-                self.take_into_use()
+                if not self.is_written:
+                    order.is_up = None  # whether it was in use, and its order is forgotten, depends on who was first
+                order.is_configured = self.is_written
             elif command != "signal":
                 order.is_up = command != "stop"
             return
 
     def require_as_ordered(self) -> None:
         """Waits until all programs do what they should; and no worker has found another of its program."""
+        if any(order.is_up is None for order in self.orders.values()):
+            time.sleep(TAKEN_OVER_S)  # what is about to start is still down
         ends_at = time.monotonic() + PATIENCE_S
         while wrong := self.not_as_ordered():
             assert time.monotonic() < ends_at, f"{'; '.join(wrong)}\n{self.story()}\n{self.daemon.errors()}"

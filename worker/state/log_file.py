@@ -15,7 +15,7 @@ class LogFile:
     """A text file that a loop appends to, kept in `run.state`:
 
         log = worker.LogFile("loss.csv")
-        with worker.Run(model=model, state={"log": log}) as run:
+        with worker.Run(checkpoint, state={"log": log}) as run:
             for batch in run.batches(data):
                 ...
                 log.write(f"{run.step},{float(loss)}\\n")  # or csv.writer(log), or print(..., file=log)

@@ -29,9 +29,8 @@ def train_step(inputs, labels):
 
 table, notes = worker.LogFile("loss.csv"), worker.LogFile("notes.txt")
 rows = csv.writer(table)
-with worker.Run(
-    model=model, optimizer=optimizer, state={"table": table, "notes": notes}, directory="checkpoints"
-) as run:
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+with worker.Run(checkpoint, state={"table": table, "notes": notes}, directory="checkpoints") as run:
     for epoch in run.epochs(3):
         for inputs, labels in run.batches(dataset):
             loss = train_step(inputs, labels)
