@@ -61,7 +61,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _actions() -> Iterator[str]:
     """Every action: how it is called, and what docs/supervisorctl.md says of it."""
-    for name in [*sorted(TABLE), "completion"]:
+    for name in sorted(TABLE):
         written = _part("docs/supervisorctl.md", name)
         yield f".SS {name}"
         for usage, meaning in re.findall(r"^\* `(.+?)`: (.+)$", written, re.MULTILINE):

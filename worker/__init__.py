@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from worker.loop import Training
     from worker.run.run import Run
     from worker.state.extra_state import replica_streams
+    from worker.state.log_file import LogFile
 
 __all__ = [
     "Examples",
+    "LogFile",
     "Run",
     "Training",
     "export",
@@ -38,6 +40,7 @@ __all__ = [
 # Imported at their first use, because most of them import TensorFlow or PyTorch:
 _DEFINED_IN = {
     "Examples": "worker.data.examples",
+    "LogFile": "worker.state.log_file",
     "Run": "worker.run.run",
     "Training": "worker.loop",
     "replica_streams": "worker.state.extra_state",

@@ -1,44 +1,34 @@
-"""Completion in bash, zsh and fish: actions, and the names of the programs the daemon has."""
+"""What a shell offers while a command is typed: actions, and the names of the programs the daemon has."""
 
 import argparse
 import os
 from collections.abc import Sequence
 
 import argcomplete
-from argcomplete.shell_integration import shellcode
 
 from supervisor.ctl import naming
 from supervisor.ctl.actions.table import TABLE, find_action
 from supervisor.ctl.client import Client, Refusal, Unreachable
 from supervisor.ctl.settings import Options, SettingsError, settings
 
-SHELLS = ("bash", "zsh", "fish")
-
-
-def code(shell: str) -> str:
-    """The shell code that enables completion of `supervisorctl` and `supervisord`."""
-    return shellcode(["supervisorctl", "supervisord"], shell=shell)
-
 
 def answer(parser: argparse.ArgumentParser) -> None:
     """Answers the shell's request for completions and exits."""
     for action in parser._actions:
         if action.dest == "action":
-            action.completer = lambda prefix, **_: [*TABLE, "completion"]  # type: ignore[attr-defined]
+            action.completer = lambda prefix, **_: list(TABLE)  # type: ignore[attr-defined]
         elif action.dest == "arguments":
             action.completer = _arguments  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Sequence[str]:
-    if parsed_args.action == "completion":
-        return SHELLS
     if parsed_args.action == "help":
         return list(TABLE)
     action = find_action(parsed_args.action)
-    if action is None or not action.names:
+    if action is None:
         return []
-    return [*_programs(parsed_args), *action.options]
+    return [*(_programs(parsed_args) if action.names else ()), *action.options]
 
 
 def _programs(parsed_args: argparse.Namespace) -> list[str]:

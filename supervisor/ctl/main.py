@@ -12,6 +12,8 @@ from typing import NoReturn, TextIO
 
 from supervisor import __version__
 from supervisor.ctl.actions import table
+from supervisor.ctl.actions.base import UsageError
+from supervisor.ctl.actions.completion import completion as print_completion
 from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import Client
 from supervisor.ctl.settings import Options, Settings, SettingsError, settings
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.action, *words = options.action.split() or [""]
         options.arguments = [*words, *options.arguments]
     if options.action == "completion":
-        return _completion(options.arguments)
+        return _completion(options)
     try:
         if options.hosts is not None:
             return _act_on_hosts(options)
@@ -119,13 +121,13 @@ def _act(options: argparse.Namespace, server: Settings) -> int:
     return shell.interact(terminal, server)
 
 
-def _completion(arguments: Sequence[str]) -> int:
-    from supervisor.ctl import completion
-
-    if len(arguments) != 1 or arguments[0] not in completion.SHELLS:
-        return _bad_options(f"completion requires one of {', '.join(completion.SHELLS)}")
-    print(completion.code(arguments[0]))
-    return 0
+def _completion(options: argparse.Namespace) -> int:
+    """For a shell's startup file, which evaluates what is printed: reads no configuration, and errors go elsewhere."""
+    try:
+        terminal = replace(_terminal(options, Settings(), sys.stdout, sys.stderr), as_json=False)
+        return int(print_completion(terminal, options.arguments))
+    except UsageError as error:
+        return _bad_options(str(error).removeprefix("Error: "))
 
 
 def _options(options: argparse.Namespace) -> Options:
@@ -157,7 +159,6 @@ class _CtlParser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The parser of the options, whose help lists the actions too."""
     usages = {usage: meaning for action in table.TABLE.values() for usage, meaning in action.usage.items()}
-    usages["completion bash|zsh|fish"] = "Print the shell code that completes actions and names."
     actions = "\n".join(f"  {usage:<40}{meaning}" for usage, meaning in usages.items())
     options = _CtlParser(
         prog="supervisorctl",

@@ -39,17 +39,23 @@ def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
     before = terminal.client.call("top")
     try:
         with drawing(Live(console=Console(file=terminal.out), auto_refresh=False, vertical_overflow="crop")) as screen:
+            after = before  # all but the percentages is there at once
             while True:
-                time.sleep(PERIOD_S)
-                try:
-                    after = terminal.client.call("top")
-                except (Unreachable, Refusal) as error:
-                    screen.update(Text(printable(f"{error}; trying again"), "red"), refresh=True)
-                    continue
                 screen.update(frame(*naming.select_programs(names, with_cpu_percent(before, after))), refresh=True)
                 before = after
+                after = _next_answer(terminal, screen)
     except KeyboardInterrupt:
         return ExitStatus.OK  # Ctrl-C is the way to leave
+
+
+def _next_answer(terminal: Terminal, screen: Live) -> Answer:
+    """What the daemon answers a period later, or later still, if it does not answer then; that is shown."""
+    while True:
+        time.sleep(PERIOD_S)
+        try:
+            return terminal.client.call("top")
+        except (Unreachable, Refusal) as error:
+            screen.update(Text(printable(f"{error}; trying again"), "red"), refresh=True)
 
 
 def with_cpu_percent(before: Answer, after: Answer) -> list[dict[str, Any]]:

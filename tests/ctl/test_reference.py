@@ -3,7 +3,6 @@
 import re
 
 from supervisor.ctl.actions.table import TABLE
-from supervisor.ctl.completion import SHELLS
 from supervisor.ctl.main import parser
 from supervisor.ctl.terminal import SCHEMA, ExitStatus
 from tests.places import ROOT
@@ -15,15 +14,14 @@ USAGES = [usage for action in TABLE.values() for usage in action.usage.items()]
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():
     written = re.findall(r"^\* `([a-z]+[^`]*)`: (.+)$", PAGE, re.MULTILINE)
-    completion = (f"completion {'|'.join(SHELLS)}", "Print the shell code that completes actions and names.")
 
-    assert sorted(written) == sorted([*USAGES, completion])
+    assert sorted(written) == sorted(USAGES)
 
 
 def test_the_page_has_a_section_for_every_action():
     actions = PAGE[PAGE.index("## Actions") : PAGE.index("## JSON")]
 
-    assert sorted(re.findall(r"^### (\w+)$", actions, re.MULTILINE)) == sorted([*TABLE, "completion"])
+    assert sorted(re.findall(r"^### (\w+)$", actions, re.MULTILINE)) == sorted(TABLE)
 
 
 def test_the_page_has_every_option_and_no_other():
@@ -51,7 +49,7 @@ def test_the_page_says_what_every_action_gives_as_json():
     table = PAGE[PAGE.index("| Action | Keys") : PAGE.index("## Exit status")]
     names = {name for cell in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in cell.split(", ")}
 
-    assert TABLE.keys() - names == {"fg", "open"}  # no object, that of status
+    assert TABLE.keys() - names == {"completion", "fg", "open"}  # no object, that of status
 
 
 def test_the_page_names_the_schema():

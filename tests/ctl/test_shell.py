@@ -177,6 +177,7 @@ def test_tab_completes_actions_and_programs(daemon):
         ("supervisorctl -s {url} stop ", {"digits", "web", "all"}),
         ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch", "--from-step"}),
         ("supervisorctl -s {url} restart ", {"digits", "web", "all", "--rolling", "--discard"}),
+        ("supervisorctl completion ", {"bash", "zsh", "fish"}),
         ("supervisorctl -s {url} update ", {"digits", "web", "all", "--discard"}),
         ("supervisord --check", {"--check-config"}),
     ],
@@ -202,7 +203,9 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
 @pytest.mark.integration
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_reads(shell):
-    result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        [*CTL, "--json", "completion", shell], capture_output=True, text=True, timeout=60, check=True
+    )
 
     assert "supervisorctl" in result.stdout
     assert "supervisord" in result.stdout.replace("supervisorctl", "")
@@ -311,5 +314,6 @@ def test_help_lists_every_action_and_explains_each(ctl):
 
     assert "checkpoints" in listed
     assert ctl("help", "history").out.startswith("history NAME")
+    assert ctl("help", "completion").out.startswith("completion bash|zsh|fish")
     assert ctl("start", "--help").out.startswith("start NAME ...")
     assert ctl("help", "bogus").status == 1

@@ -199,6 +199,7 @@ EXACT = (
     _exact("tf_char_rnn_states", "`run.state`"),
     _exact("tf_gan_list_mean", "`run.state`, begun anew by each epoch"),
     _exact("tf_python_state", "a `PythonState` that the checkpoint tracks"),
+    _exact("tf_loss_table", "rows in files of its own: `worker.LogFile` in `state=`"),
     _exact("tf_frozen_teacher", "a frozen teacher in `leave_out`, a metric in `state=`"),
     _exact("keras_data_generator", "a `PyDataset` that shuffles its indexes in `on_epoch_end`", is_fit=True),
     _exact("keras_plateau_callbacks", "`fit` with a callback that collects losses and best weights", is_fit=True),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from supervisor.ctl.actions import (
     checkpoints,
+    completion,
     configuration,
     daemon,
     events,
@@ -73,6 +74,11 @@ TABLE: Mapping[str, Action] = {
             "clear all": "Empty the log files of all programs.",
         },
         names=True,
+    ),
+    "completion": Action(
+        completion.completion,
+        {"completion bash|zsh|fish": "Print the shell code that completes actions and names."},
+        options=completion.SHELLS,
     ),
     "drill": Action(
         notices.drill,

@@ -50,9 +50,9 @@ class WantedPrograms:
             return None
         return self._writer.failure_text or late  # without either, the ledger has it
 
-    def is_wanted(self, program: str) -> bool:
-        """Whether it was recorded last that the program is to run. Never waits."""
-        return self._file.is_wanted(program)
+    def is_wanted(self, program: str, default: bool = False) -> bool:
+        """Whether it was recorded last that the program is to run; `default` if nothing was. Never waits."""
+        return self._file.is_wanted(program, default)
 
     def record_wanted(self, program: str, wanted: bool) -> None:
         """Records whether the program is to run, also after the next start of the daemon."""

@@ -81,10 +81,10 @@ class WantedFile:
         with self._lock:
             return self._progress.get(program, ProgressAccount())
 
-    def is_wanted(self, program: str) -> bool:
-        """Whether the program is to run."""
+    def is_wanted(self, program: str, default: bool = False) -> bool:
+        """Whether the program is to run; `default` if it was never started or stopped."""
         with self._lock:
-            return self._programs.get(program, False)
+            return self._programs.get(program, default)
 
     def set_wanted(self, program: str, wanted: bool | None) -> None:
         """Changes whether the program is to run. None: nothing is known of it any more."""

@@ -167,7 +167,8 @@ class Updating:
             self._forget(name)
             return [stopped, UpdateAction(name, "removed")]
         runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
-        runner.set_wanted(old.wanted if old is not None else config.autostart)
+        recorded = self._services.ledger.wanted.is_wanted(name, config.autostart)  # as at a start of the daemon
+        runner.set_wanted(old.wanted if old is not None else recorded)
         if old is not None:
             runner.requests.restarts = old.requests.restarts
         if old is not None and old.memory is not None and runner.memory is not None:

@@ -79,6 +79,26 @@ async def test_an_update_takes_a_program_into_use_only_once_all_are_taken_up(pro
     assert programs.runners["third"].takeover.is_startable
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("is_wanted", [False, True])
+async def test_what_was_ordered_before_a_section_went_holds_when_an_update_brings_it_back(
+    programs: Programs, services: Services, tmp_path: Path, is_wanted: bool
+):
+    """It went while no daemon ran. It was started and recorded as stopped, so that the next daemon did not start it."""
+    path = tmp_path / "test.conf"
+    (tmp_path / "state").mkdir()
+    services.ledger.wanted.record_wanted("third", is_wanted)
+    await programs.start_all()
+    keys = f"autostart={str(not is_wanted).lower()}\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
+    path.write_text(f"{path.read_text()}[program:third]\ncommand=/bin/sleep 60\n{keys}")
+
+    await programs.updating.reread()
+    await programs.updating.update()
+
+    assert programs.runners["third"].wanted == is_wanted
+    await programs.stop_all()
+
+
 async def test_a_signal_waits_until_it_is_known_whether_an_earlier_daemons_worker_runs(
     programs: Programs, services: Services
 ):

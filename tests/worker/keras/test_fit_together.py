@@ -131,7 +131,7 @@ def test_other_numbers_of_workers_go_on_amid_an_epoch_with_each_example_once(tmp
     kill(tmp_path, 2, "seen", 1, "batch 3")
     kill(tmp_path, 3, "seen", 0, "batch 7", save_shards="always")
     kill(tmp_path, 2, "seen", 0, "batch 10")
-    train(tmp_path, 1, ["seen"])
+    train(tmp_path, 1, ["seen"], strategy="one-device")
 
     history, epochs, _ = json.loads(ends(tmp_path, "seen", 1)[0][1])
     assert (history["seen"], epochs) == ([COUNT] * 3, [0, 1, 2])

@@ -32,6 +32,15 @@ _REMEDIES = {
         "or run.order, compute what a generator of the script's gives, such as a rate, from run.step, or give the "
         "name to leave_out= if it may begin anew"
     ),
+    "file": (
+        "each step reads {it} further, and a restart would read from where the script begins: go through the data with "
+        'run.batches, or keep the position, as in run.state["{name}"] = {name}.tell(), and seek it behind the with, '
+        "or give the name to leave_out= if it may begin anew"
+    ),
+    "log": (
+        "no checkpoint has the length of {it}, and a restart would begin another file: put {it} into run.state, as in "
+        'state={{"{name}": {name}}}'
+    ),
     "drawn": (
         "the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
         "anew: loop over run.order({name}), which keeps the order, or keep {one} in run.state, or give the name "

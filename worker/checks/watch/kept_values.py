@@ -24,6 +24,7 @@ from worker.checks.watch.script_objects import (
     package_of_name,
 )
 from worker.checks.watch.standard_objects import NAMESPACES, content_of
+from worker.state.log_file import LogFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,8 @@ def _uses_itself(code: types.CodeType) -> bool:
 
 def keep_state_of(kept: Kept, item: Any) -> None:
     """Takes as kept what an object with `state_dict` gives: attributes of that name, and values of that name in it."""
+    if isinstance(item, LogFile):
+        kept.identities.add(id(item))
     if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
         return
     state = item.state_dict()

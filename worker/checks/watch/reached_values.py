@@ -20,7 +20,8 @@ from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
-from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue
+from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file
+from worker.state.log_file import LogFile
 
 _OTHER = object()
 """Stands for what a container holds besides numbers and arrays."""
@@ -91,6 +92,10 @@ class Search:
             self._add(path, _kind_of_container(value), digest, identity, owner, binding, numbers)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
+        elif (position := position_of_file(value)) is not None:
+            self._add(path, "file", position, identity, owner, binding)
+        elif isinstance(value, LogFile):
+            self._add(path, "log", value.written, identity, owner, binding)
         elif (tensors := digests.tensors_in(value)) is not None:
             self._add(path, "tensors", self._digest_container(path, tensors), identity, owner, binding)
         elif is_data(value):

@@ -92,6 +92,20 @@ def is_queue(value: Any) -> bool:
     return queue is not None and isinstance(value, queue.Queue)
 
 
+def position_of_file(value: Any) -> int | None:
+    """How far a file is read, in the file's own measure; None if it is no open file that can be read, or only a pipe.
+    One that is written too is a store, not data to go through."""
+    if not isinstance(value, io.IOBase) or isinstance(value, io.BytesIO | io.StringIO):
+        return None
+    try:
+        if value.closed or value.writable() or not (value.readable() and value.seekable()):
+            return None
+        return value.tell()
+    except (OSError, ValueError):  # amid `for line in file` a text file does not tell, but what is below it does
+        below = getattr(value, "buffer", None)
+        return None if below is None else position_of_file(below)
+
+
 def is_cache(value: Any) -> bool:
     """Whether it is a function with `functools.lru_cache`."""
     return isinstance(value, functools._lru_cache_wrapper)

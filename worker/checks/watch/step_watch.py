@@ -41,6 +41,7 @@ from worker.checks.watch.lost_changes import LostChanges
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import ReplacedObjects
+from worker.checks.watch.script_objects import names_in_code
 from worker.checks.watch.set_once import SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.state.run_state import RunState
@@ -214,6 +215,8 @@ class StepWatch:
             before = self._before.get(path)
             if before is None or before.digest == now.digest or not lost.is_lost(now, before):
                 continue
+            if now.kind == "file" and self._seeks(frames):
+                continue  # a step reads where it wants to
             root = path.partition(".")[0].partition("[")[0]
             carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
             name = path if carrying is None else root
@@ -223,6 +226,11 @@ class StepWatch:
             place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
         return findings_of(values)
+
+    def _seeks(self, frames: Sequence[LoopFrame]) -> bool:
+        """Whether the script's code sets a file's position itself."""
+        codes = (*self._codes, *(frame.frame.f_code for frame in frames))
+        return any("seek" in names_in_code(code) for code in codes)
 
     def _lost_changes(self, kept: Kept, frames: Sequence[LoopFrame], *, is_other_epoch: bool) -> LostChanges:
         return LostChanges(

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ import pytest
 from tests.worker.checks.watch.test_step_watch import DATA, Run, evaluate
 from worker.checks.findings import Finding
 from worker.checks.watch.step_watch import StepWatch
+from worker.state.log_file import LogFile
 from worker.state.run_state import RunState
 
 
@@ -256,6 +258,55 @@ def test_model_of_a_package_that_learns_batch_by_batch_is_named() -> None:
         run.step_done(loss=batch)
 
     assert {"probe.coef_", "probe.t_"} <= set(run.named)
+
+
+def read_lines(file: Any) -> None:
+    file.readline()
+
+
+def read_further(file: Any) -> None:
+    next(file)
+
+
+@pytest.mark.parametrize(
+    ("mode", "read"), [("r", read_lines), ("r", read_further), ("rb", read_lines), ("rb", lambda file: file.read(3))]
+)
+def test_file_that_steps_read_further_is_named(tmp_path: Path, mode: str, read: Callable[[Any], None]) -> None:
+    path, run = tmp_path / "data", Run()
+    path.write_text("".join(f"{number}\n" * 1000 for number in range(40)))
+
+    with path.open(mode) as file:
+        for batch in run.batches(DATA):
+            for _ in range(2000):  # a text file says where it is only after thousands of bytes, where next() is used
+                read(file)
+            run.step_done(loss=batch)
+
+    assert run.named == ["file"]
+
+
+def test_file_is_not_named_where_the_script_seeks_or_only_writes(tmp_path: Path) -> None:
+    path, run = tmp_path / "data", Run()
+    path.write_text("1 2 3")
+
+    with path.open("rb") as file, (tmp_path / "table").open("a") as table, (tmp_path / "store").open("wb+") as store:
+        for batch in run.batches(DATA):
+            file.seek(run.step)
+            file.read(1)
+            table.write("row\n")
+            store.write(b"record")
+            run.step_done(loss=batch)
+
+    assert run.named == []
+
+
+def test_log_file_that_the_state_lacks_is_named(tmp_path: Path) -> None:
+    run, log = Run(), LogFile(tmp_path / "loss.csv")
+
+    for batch in run.batches(DATA):
+        log.write("row\n")
+        run.step_done(loss=batch)
+
+    assert run.named == ["log"]
 
 
 def test_queue_is_not_to_be_put_into_the_state_as_it_is() -> None:

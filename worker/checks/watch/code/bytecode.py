@@ -68,7 +68,10 @@ class Flow:
         self.control = ControlFlow(code)
         instructions = self.control.instructions
         entries = constant_entries(instructions)
-        self._accesses = [tuple(accesses_of(instructions, number, entries)) for number in range(len(instructions))]
+        self._accesses = [
+            (*accesses_of(instructions, number, entries), *_reads_of_comprehension(instruction))
+            for number, instruction in enumerate(instructions)
+        ]
         self._last_live: tuple[int, frozenset[str], LiveNames] | None = None
 
     def names_read(self, index: int, read_by_calls: Iterable[str] = ()) -> frozenset[str]:
@@ -197,16 +200,13 @@ class Flow:
         """The functions that this code makes. They may be called at any time; comprehensions run where they stand."""
         found = []
         for number, instruction in enumerate(self.control.instructions):
-            code = instruction.argval
-            is_code = instruction.opname == "LOAD_CONST" and isinstance(code, types.CodeType)
-            if is_code and code.co_name not in _COMPREHENSIONS:
+            code = _code_in(instruction)
+            if code is not None and code.co_name not in _COMPREHENSIONS:
                 found.append(Nested(code, number, self._name_bound_behind(number), self._reads_of(code)))
         return found
 
     def _reads_of(self, code: types.CodeType) -> frozenset[str]:
-        if self._is_module:
-            return global_names(code)
-        return frozenset(code.co_freevars).intersection(self.code.co_cellvars)
+        return global_names(code) | frozenset(code.co_freevars).intersection(self.code.co_cellvars)
 
     def _name_bound_behind(self, number: int) -> str | None:
         """The name of the function that is made there, also behind its decorators."""
@@ -226,6 +226,20 @@ class Flow:
                 if kind == "store":
                     lines.setdefault(name, self.control.line_of(number))
         return lines
+
+
+def _code_in(instruction: dis.Instruction) -> types.CodeType | None:
+    """The code of a function that an instruction is about to make."""
+    code = instruction.argval
+    return code if instruction.opname == "LOAD_CONST" and isinstance(code, types.CodeType) else None
+
+
+def _reads_of_comprehension(instruction: dis.Instruction) -> tuple[Access, ...]:
+    """The names of the module that it reads where it stands; other names of the code around it are loaded there."""
+    code = _code_in(instruction)
+    if code is None or code.co_name not in _COMPREHENSIONS:
+        return ()
+    return tuple(("load", name) for name in sorted(global_names(code)))
 
 
 def _with_reads_of(names: frozenset[str], functions: Mapping[str, frozenset[str]]) -> frozenset[str]:

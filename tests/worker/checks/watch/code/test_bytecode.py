@@ -4,7 +4,6 @@ import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,18 +90,21 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
+MODULE, FUNCTION = [], ["def program():"]
+
+
 @cases(150)
-@given(blocks(2), blocks(2), st.integers(0, 10**6))
-def test_a_name_that_a_later_pass_reads_is_carried(before: list[str], behind: list[str], seed: int) -> None:
-    source = "\n".join(
-        ["def program(machine):", "    a = b = c = None", "    for _ in machine.passes():",
-         *_indented(_indented([*before, "machine.boundary()", *behind]))]
-    )  # fmt: skip
-    scope: dict[str, Any] = {}
-    exec(source, scope)
+@given(
+    st.sampled_from([MODULE, FUNCTION, [*FUNCTION, "    global a, b, c"]]), blocks(2), blocks(2), st.integers(0, 10**6)
+)
+def test_a_name_that_a_later_pass_reads_is_carried(
+    head: list[str], before: list[str], behind: list[str], seed: int
+) -> None:
+    body = ["a = b = c = None", "for _ in machine.passes():", *_indented([*before, "machine.boundary()", *behind])]
+    lines = [*head, *_indented(body), "program()"] if head else body
     machine = Machine(seed)
 
-    scope["program"](machine)
+    exec("\n".join(lines), {"machine": machine})
 
     assert machine.carried <= machine.said or not machine.is_boundary_reached
 
