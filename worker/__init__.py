@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from worker import export, files, keras, microbatch, tf1, torch
     from worker.data.examples import Examples
     from worker.devices.strategies import strategy
+    from worker.log_file import LogFile
     from worker.loop import Training
     from worker.run.run import Run
     from worker.state.extra_state import replica_streams
-    from worker.state.log_file import LogFile
 
 __all__ = [
     "Examples",
@@ -40,7 +40,7 @@ __all__ = [
 # Imported at their first use, because most of them import TensorFlow or PyTorch:
 _DEFINED_IN = {
     "Examples": "worker.data.examples",
-    "LogFile": "worker.state.log_file",
+    "LogFile": "worker.log_file",
     "Run": "worker.run.run",
     "Training": "worker.loop",
     "replica_streams": "worker.state.extra_state",

@@ -24,7 +24,7 @@ from worker.checks.watch.script_objects import (
     package_of_name,
 )
 from worker.checks.watch.standard_objects import NAMESPACES, content_of
-from worker.state.log_file import LogFile
+from worker.log_file import LogFile
 
 
 @dataclass(frozen=True, slots=True)

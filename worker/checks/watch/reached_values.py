@@ -21,7 +21,7 @@ from worker.checks.watch.referents import Default, Part, Setting, parts_of, part
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file
-from worker.state.log_file import LogFile
+from worker.log_file import LogFile
 
 _OTHER = object()
 """Stands for what a container holds besides numbers and arrays."""

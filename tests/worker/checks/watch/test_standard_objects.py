@@ -28,7 +28,7 @@ import pytest
 from tests.worker.checks.watch.test_step_watch import DATA, Run, evaluate
 from worker.checks.findings import Finding
 from worker.checks.watch.step_watch import StepWatch
-from worker.state.log_file import LogFile
+from worker.log_file import LogFile
 from worker.state.run_state import RunState
 
 

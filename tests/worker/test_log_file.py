@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol.wire.launch import PROOF
+from worker.log_file import LogFile
 from worker.process.startup import attempt_or_standby
-from worker.state.log_file import LogFile
 
 
 @pytest.fixture(autouse=True)
