@@ -46,7 +46,7 @@ from tests.worker.keras.test_fit_arguments import unseeded as unseeded  # noqa: 
 from worker.state import extra_state  # noqa: E402
 from worker.state.replica_values import replica_copies  # noqa: E402
 
-rank = strategy.cluster_resolver.task_id
+rank = strategy.cluster_resolver.task_id if strategy.cluster_resolver is not None else 0  # one that trains alone
 EPOCHS = 3
 PAUSE_S = float(os.environ.get("PAUSE", "0"))
 callbacks = tf.keras.callbacks
