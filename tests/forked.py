@@ -28,11 +28,11 @@ from supervisor.protocol.wire.launch import HASH_SEED
 from tests.places import CHILDREN, ROOT
 
 _OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
-"""What `worker` imports of its own package that knows of no attempt."""
-NUMPY = ("numpy", *_OURS)
-TENSORFLOW = ("tensorflow", "keras", *_OURS)
-TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import it
-JAX = ("jax", "optax", "tqdm", *_OURS)
+"""What `worker` imports of the package `supervisor`."""
+NUMPY = ("numpy", *_OURS, "worker.files")
+TENSORFLOW = ("tensorflow", "keras", *_OURS, "worker.run.run", "worker.keras")
+TORCH = ("torch", "torch._dynamo", *_OURS, "worker.torch")  # the first optimizer would import the second
+JAX = ("jax", "optax", "tqdm", *_OURS, "worker.files")
 DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "supervisor.lifecycle")
 """What `supervisor.daemon` imports; not itself, as it is what runs."""
 CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.shell")
