@@ -201,8 +201,8 @@ KILLS = {
 SOME = (
     "a worker, before its node's part is uploaded",
     "the chief's daemon, before the manifest",
-    "the chief's worker, while parts are uploaded",
     "a daemon, once its part is there and before it reports",
+    "the chief's worker, while parts are uploaded",
 )
 """Those of `make test`: each node loses its worker and its daemon."""
 
