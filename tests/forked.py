@@ -1,6 +1,7 @@
 """Starts Python scripts in forks of a process that has imported their framework already.
 
-Importing TensorFlow takes more processor time than most scripts of the tests that use it, and a fork has it at once.
+Importing TensorFlow takes more processor time than most scripts of the tests that use it, and a fork has it at once. So
+it has the modules of `worker`, of which none has begun an attempt, and at its end none is taken apart.
 A fork is a child of this process like any other: with its own pid, standard streams, environment, working directory,
 devices and threads (importing starts none); it can be killed and waited for. It is not for tests of the start of an
 interpreter: what Python and the framework read from the environment while they are imported is that of this process,
