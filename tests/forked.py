@@ -1,6 +1,7 @@
 """Starts Python scripts in forks of a process that has imported their framework already.
 
-Importing TensorFlow takes more processor time than most scripts of the tests that use it, and a fork has it at once.
+Importing TensorFlow takes more processor time than most scripts of the tests that use it, and a fork has it at once. So
+it has the modules of `worker`, of which none has begun an attempt, and at its end none is taken apart.
 A fork is a child of this process like any other: with its own pid, standard streams, environment, working directory,
 devices and threads (importing starts none); it can be killed and waited for. It is not for tests of the start of an
 interpreter: what Python and the framework read from the environment while they are imported is that of this process,
@@ -28,11 +29,11 @@ from supervisor.protocol.wire.launch import HASH_SEED
 from tests.places import CHILDREN, ROOT
 
 _OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
-"""What `worker` imports of its own package that knows of no attempt."""
-NUMPY = ("numpy", *_OURS)
-TENSORFLOW = ("tensorflow", "keras", *_OURS)
-TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import it
-JAX = ("jax", "optax", "tqdm", *_OURS)
+"""What `worker` imports of the package `supervisor`."""
+NUMPY = ("numpy", *_OURS, "worker.files")
+TENSORFLOW = ("tensorflow", "keras", *_OURS, "worker.run.run", "worker.keras")
+TORCH = ("torch", "torch._dynamo", *_OURS, "worker.torch")  # the first optimizer would import the second
+JAX = ("jax", "optax", "tqdm", *_OURS, "worker.files")
 DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "supervisor.lifecycle")
 """What `supervisor.daemon` imports; not itself, as it is what runs."""
 CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.shell")

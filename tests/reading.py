@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from supervisor.host.processes import environments
+
 
 def content(path: Path) -> bytes:
     """What is in the file; nothing where there is none, which may change between any two looks."""
@@ -41,6 +43,19 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+def words_of_processes() -> dict[int, bytes]:
+    """Environment and arguments of each process, by pid: nothing of one that does not answer, as those do whose memory
+    another test keeps locked. It would be waited for as long as that test takes."""
+
+    def words(pid: int) -> tuple[int, bytes]:
+        try:
+            return pid, environments.read_environment(pid) + b"\0" + content(Path(f"/proc/{pid}/cmdline"))
+        except OSError:
+            return pid, b""
+
+    return dict(environments.look_at_all(psutil.pids(), words))
 
 
 def descriptors() -> int:

@@ -1,5 +1,6 @@
 """A script in a fork sees what it would see as a process of its own, and the test has it as a child."""
 
+import ast
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from tests import forked
+from tests.children.fork_server import ACTIVE
+from tests.places import ROOT
 
 pytestmark = pytest.mark.integration
 SCRIPT = """
@@ -72,6 +75,53 @@ def test_an_exception_ends_it_as_it_ends_an_interpreter(tmp_path: Path):
 
     assert (done.returncode, done.stdout) == (1, "the end\n")
     assert done.stderr.endswith("LookupError: on purpose\n")
+
+
+def test_a_file_that_is_left_open_is_written(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nlog = open({str(tmp_path / 'log')!r}, 'w')\nlog.write('all')\nsys.exit('no more')")
+
+    done = forked.run([sys.executable, str(script)], forked.NUMPY, timeout=60)
+
+    assert (done.returncode, done.stderr) == (1, "no more\n")
+    assert (tmp_path / "log").read_text() == "all"
+
+
+def test_modules_of_the_worker_are_there_but_it_has_not_begun(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nthere = 'worker.process.startup' in sys.modules, {ACTIVE!r}.isdisjoint(sys.modules)\n"
+        "has_begun = 'worker' in sys.modules\nimport worker\nfrom worker.process import startup\n"
+        "print(*there, has_begun, startup.current_attempt().number, worker.files.FilesRun.__name__)\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+
+    done = forked.run([sys.executable, str(script)], forked.NUMPY, timeout=60, env=environment)
+
+    assert done.stdout == "True True False 1 FilesRun\n", done.stderr
+
+
+HARMLESS = frozenset(
+    {
+        "worker.keras",  # refuses Keras on another backend
+        "worker.process.standby",  # of standbys, which are never forks
+        "worker.saving.memory_file",  # closes in forks what none has opened
+    }
+)
+NOW = frozenset({"monotonic", "time", "time_ns", "cwd", "getpid", "urandom"})
+
+
+def test_what_acts_when_it_is_imported_is_left_to_the_scripts():
+    active = set()
+    for file in (ROOT / "worker").rglob("*.py"):
+        for statement in ast.parse(file.read_text()).body:
+            is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+            is_value = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+            calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            if is_call or (is_value and any(isinstance(call, ast.Attribute) and call.attr in NOW for call in calls)):
+                active.add(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+
+    assert active - HARMLESS - {"worker"} == ACTIVE
 
 
 def test_a_module_is_run_as_with_m(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Runs scripts in forks of a process that has imported their framework: `python fork_server.py SOCKET MODULE...`.
+"""Runs scripts in forks of a process that has imported what they need: `python fork_server.py SOCKET MODULE...`.
 
 SOCKET: the number of a descriptor, a connected SOCK_SEQPACKET socket. Each message that comes is a JSON object, as
 `tests.forked` sends it, with descriptors; the answer is the fork's pid. The fork's parent is gone by then, so that the
@@ -6,10 +6,13 @@ nearest subreaper, who asked, has it as a child of its own. With `forks` in an o
 a child that is forked before it does anything else; `tests.forking` says what it is for.
 """
 
+import atexit
 import ctypes
+import dis
 import gc
-import importlib
+import importlib.util
 import io
+import itertools
 import json
 import mmap
 import os
@@ -18,16 +21,25 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NoReturn
 
 MOST_BYTES = 1 << 18  # of an order: it has a whole environment
 MOST_DESCRIPTORS = 16
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER = 35, 14, 36  # <linux/prctl.h>
 _STAT_OF_MEMORY = (26, 27, 45, 46, 47, 28)
 """The fields of /proc/PID/stat (proc_pid_stat(5)) with the first seven members of `struct prctl_mm_map`, less brk."""
+
+TOGETHER = "TF_CONFIG"  # TensorFlow's variable
+ROOT = Path(__file__).resolve().parents[2]
+ACTIVE = frozenset({"worker.checks.watch.clocks", "worker.state.dataset_parts"})
+"""Modules that look at a clock, or at what the script does, from their import on."""
 
 _shown: list[mmap.mmap] = []
 """What /proc shows of this process lies there."""
@@ -37,7 +49,7 @@ def main() -> None:
     asks = socket.socket(fileno=int(sys.argv[1]))
     sys.path.pop(0)  # the folder of this file, whose modules are nothing to the scripts
     load(sys.argv[2:])
-    serve(asks)
+    end_after(lambda: serve(asks))
 
 
 def load(modules: Sequence[str]) -> None:
@@ -45,9 +57,98 @@ def load(modules: Sequence[str]) -> None:
     a million objects for none that is garbage, and a fork would copy the memory that these lie in."""
     gc.disable()
     for name in modules:
-        importlib.import_module(name)
+        if not name.startswith("worker."):
+            importlib.import_module(name)
+    load_worker([name for name in modules if name.startswith("worker.")])
     gc.enable()
     gc.freeze()
+
+
+def load_worker(wanted: Sequence[str]) -> None:
+    """Imports modules of the package `worker`, with all that they import, but for what scripts have to import
+    themselves: the package's own `__init__`, with which a process begins an attempt, ACTIVE, and what imports these."""
+    if not wanted:
+        return
+    imports: dict[str, set[str]] = {}
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in imports:
+            imports[name] = imported_by(name)
+            waiting += imports[name]
+    left_out = set(ACTIVE)
+    while more := {name for name in imports.keys() - left_out if not left_out.isdisjoint(imports[name])}:
+        left_out |= more
+    package = importlib.util.find_spec("worker")
+    assert package is not None
+    sys.modules["worker"] = importlib.util.module_from_spec(package)  # a name with a folder, until all are there
+    for name in imports:
+        if name not in left_out:
+            importlib.import_module(name)
+    del sys.modules["worker"]
+
+
+def imported_by(name: str) -> set[str]:
+    """The modules of ours that a module imports while it is imported itself."""
+    file = file_of(name)
+    assert file is not None
+    code = SourceFileLoader(name, str(file)).get_code(name)
+    assert code is not None
+    named, package, skipped_to = {name.rpartition(".")[0]}, "", 0
+    for instruction, following in itertools.pairwise(dis.get_instructions(code)):
+        if instruction.offset < skipped_to:
+            continue
+        if instruction.argval == "TYPE_CHECKING" and following.opname.startswith("POP_JUMP"):
+            skipped_to = following.argval
+        elif instruction.opname == "IMPORT_NAME":
+            package = instruction.argval
+            named.add(package)
+        elif instruction.opname == "IMPORT_FROM":
+            named.add(f"{package}.{instruction.argval}")
+    return {module for module in named if file_of(module) is not None}
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module in one of our packages; None if it is none."""
+    if not module.startswith(("worker.", "supervisor.")):
+        return None
+    place = ROOT.joinpath(*module.split("."))
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()), None)
+
+
+def end_after(act: Callable[[], object]) -> NoReturn:
+    """Ends this process after `act`, as an interpreter ends, but that modules stay as they are: to take apart those of
+    a framework costs more than many a script, and copies the memory that they lie in.
+
+    Where several processes train together, a part of TensorFlow's that ends with its modules waits for the others.
+    """
+    status = 0
+    try:
+        act()
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as end:
+        if TOGETHER in os.environ:
+            raise
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        if TOGETHER in os.environ:
+            raise
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        status = 1
+    if TOGETHER in os.environ:
+        sys.exit(status)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    threading.excepthook = lambda _: None  # threads that go on find nothing any more
+    if (script := vars(sys.modules["__main__"])) is not globals():  # that of `-m` is gone
+        script.clear()  # files that the script has left open are written
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, OSError):
+            stream.flush()
+    os._exit(status & 0xFF)
 
 
 def serve(asks: socket.socket) -> bool:

@@ -30,6 +30,7 @@ from supervisor.host.proof_process import (
 from supervisor.protocol.proof import MAX_DIFFERENCES, Difference, ProofReport, Verdict
 from tests.children.prover import GARBAGE
 from tests.places import CHILDREN, ROOT
+from tests.reading import words_of_processes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -51,12 +52,7 @@ def _removes_deep_trees(tmp_path: Path) -> Iterator[None]:
 def left_of(folder: Path) -> list[str]:
     """Processes that have the scratch folder in their environment, and the folder itself."""
     left = [str(path) for path in folder.glob(".prove-*")]
-    for process in psutil.process_iter():
-        try:
-            if str(folder / ".prove-") in " ".join(process.environ().values()):
-                left.append(str(process))
-        except (psutil.Error, OSError):
-            continue
+    left += [str(pid) for pid, words in words_of_processes().items() if os.fsencode(folder / ".prove-") in words]
     return left
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from supervisor.protocol import allocation, layout
 from supervisor.protocol.mirror import verification
+from supervisor.protocol.mirror.store import Store
 from tests import forking
 from tests.places import ROOT
 from tests.waiting import wait_until
@@ -42,6 +43,8 @@ class Nodes:
         self.notices = "off"
         (folder / "store" / "train").mkdir(parents=True)
         self.store = store or f"file://{folder}/store"
+        self._listed: list[Any] = []
+        self._committed: list[int] = []
 
     def disk(self, node: int) -> Path:
         """The node's checkpoint directory."""
@@ -135,10 +138,16 @@ class Nodes:
         (notices / ".rack").rename(notices / "rack.json")
 
     def committed(self) -> list[int]:
-        """The steps of the checkpoints that count in the mirror, newest first, each proven whole."""
-        checkpoints = verification.verify_url(f"{self.store}/train")
-        assert all(checkpoint.valid for checkpoint in checkpoints), checkpoints
-        return [checkpoint.step for checkpoint in checkpoints if checkpoint.counts]
+        """The steps of the checkpoints that count in the mirror, newest first, each proven whole.
+
+        Who waits for one looks often, so they are read again only once something in the mirror is new or gone."""
+        listed = sorted(Store(f"{self.store}/train").list_keys(""))
+        if listed != self._listed:
+            checkpoints = verification.verify_url(f"{self.store}/train")
+            assert all(checkpoint.valid for checkpoint in checkpoints), checkpoints
+            self._listed = listed
+            self._committed = [checkpoint.step for checkpoint in checkpoints if checkpoint.counts]
+        return self._committed
 
     def parts(self, rank: int) -> list[str]:
         """The names of a node's parts."""

@@ -47,6 +47,7 @@ def test_checkpoint_is_in_the_mirror_alone_with_the_files_of_all_nodes(undisturb
         assert {name for name in names if name.startswith("ckpt.data")} == {file}
 
 
+@pytest.mark.nightly  # test_killed_in_every_phase_of_a_commit_all_begin_from_one_whole_checkpoint kills all of them
 def test_nodes_that_lose_workers_daemons_and_disks_end_with_the_same_bits(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path / "gang", pause=0.2)
     with nodes.running() as pods:
@@ -197,7 +198,13 @@ KILLS = {
     "another worker, as the manifest is on its way": Kill(0, MANIFEST, Moment.BEFORE, ("worker", 1), goes_on=True),
     "the chief's worker, after the manifest": Kill(0, MANIFEST, Moment.AFTER, ("worker", 0), goes_on=True),
 }
-SOME = ("a daemon, once its part is there and before it reports", "the chief's daemon, before the manifest")
+SOME = (
+    "a worker, before its node's part is uploaded",
+    "the chief's daemon, before the manifest",
+    "a daemon, once its part is there and before it reports",
+    "the chief's worker, while parts are uploaded",
+)
+"""Those of `make test`: each node loses its worker and its daemon."""
 
 
 @pytest.fixture
@@ -230,17 +237,23 @@ def strike(nodes: Nodes, pods: list[subprocess.Popen[bytes]], proxy: FaultyProxy
     proxy.fault = None
 
 
-@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(KILLS), marks=pytest.mark.nightly)], ids=["some", "all"])
-@pytest.mark.parametrize("loses_disk", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("names", "lose_disks"),
+    [
+        (SOME, (0,)),
+        *(pytest.param(tuple(KILLS), ranks, marks=pytest.mark.nightly) for ranks in ((), (0, 1))),
+    ],
+    ids=["some", "all", "all, and disks"],
+)
 def test_killed_in_every_phase_of_a_commit_all_begin_from_one_whole_checkpoint(
     tmp_path: Path,
     s3_store: ObjectStore,
     proxies: list[FaultyProxy],
     undisturbed: Nodes,
     names: tuple[str, ...],
-    loses_disk: bool,
+    lose_disks: tuple[int, ...],
 ) -> None:
-    """`loses_disk`: the killed daemon's node is replaced by one with an empty folder."""
+    """`lose_disks`: the nodes whose place one with an empty folder takes when their daemon is killed."""
     steps, calm = STEPS, undisturbed
     if names != SOME:
         steps = 14 * (len(names) + 1)
@@ -248,27 +261,31 @@ def test_killed_in_every_phase_of_a_commit_all_begin_from_one_whole_checkpoint(
         calm.run_to_end()
     nodes = Nodes(tmp_path / "gang", pause=0.1, steps=steps, store=s3_store.url)
     nodes.environments = [s3_store.behind(proxy.endpoint).environment for proxy in proxies]
-    seen: list[str] = []
     waiting, newest = list(names), 0
+    empty: int | None = None
     while waiting:
         with nodes.running() as pods:
             begins = 1
             while waiting:
                 first = nodes.until_begun(begins)
                 assert first >= newest and first in (0, *nodes.committed()), nodes.said()
-                name, kill = waiting[0], KILLS[waiting[0]]
+                assert empty is None or nodes.copies(empty) == nodes.copies(1 - empty)[-1:]
+                name = waiting[0]
+                kill, empty = KILLS[name], None
+                what, rank = kill.victim
                 until_committed(nodes, first)
                 strike(nodes, pods, proxies[kill.node], kill)
-                seen.append(waiting.pop(0))
+                waiting.remove(name)
                 newest = nodes.committed()[0]
-                if kill.victim[0] == "pod":
+                if what == "pod":
                     statuses = [pod.wait(PATIENCE_S) for pod in pods]
-                    assert statuses[kill.victim[1]] == -signal.SIGKILL, (name, statuses)
-                    assert statuses[1 - kill.victim[1]] == StepExit.AGAIN, (name, statuses)
+                    assert statuses[rank] == -signal.SIGKILL, (name, statuses)
+                    assert statuses[1 - rank] == StepExit.AGAIN, (name, statuses)
                     break
                 begins += 1
-        if loses_disk and KILLS[seen[-1]].victim[0] == "pod":
-            nodes.lose_disk(KILLS[seen[-1]].victim[1])
+        if what == "pod" and rank in lose_disks:
+            nodes.lose_disk(rank)
+            empty = rank
     nodes.pause = 0.0
     nodes.run_to_end()
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from supervisor.protocol.proof import EXIT_STATUS, Verdict
 from tests.gpu_host import IN_ORDER, GpuDaemon, GpuHost
 from tests.places import CHILDREN, ROOT
-from tests.reading import command_of, records
+from tests.reading import command_of, records, words_of_processes
 from tests.system.harness import Daemon, Refused, let_others_in
 from tests.waiting import wait_until
 
@@ -50,14 +51,11 @@ def scratch_folders(folder: Path) -> list[Path]:
 
 def processes_of(*scratch: Path) -> list[psutil.Process]:
     """Those that have one of the folders in their environment or their arguments."""
-    words, found = [str(each) for each in scratch], list[psutil.Process]()
-    for process in psutil.process_iter():
-        try:
-            variables = " ".join([*process.environ().values(), *process.cmdline()])
-        except (psutil.Error, OSError):
-            continue
-        if any(word in variables for word in words):
-            found.append(process)
+    found = list[psutil.Process]()
+    for pid, words in words_of_processes().items():
+        if any(os.fsencode(folder) in words for folder in scratch):
+            with suppress(psutil.Error):
+                found.append(psutil.Process(pid))
     return found
 
 

@@ -9,18 +9,20 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import Any, Protocol
 
 CALLS = ("mkdir", "pwrite", "fsync", "rename", "replace", "unlink", "rmdir")
 Before = Callable[[str, Path], None]
 """Told the call's name, and the file or folder it is about. What it raises is the call's error."""
 
 
-def watch(
-    patch: pytest.MonkeyPatch, root: Path, before: Before, synced: Callable[[int], None] = lambda descriptor: None
-) -> None:
+class Patch(Protocol):
+    """What puts a function in the place of another: as pytest's MonkeyPatch, which scripts do better without."""
+
+    def setattr(self, target: Any, name: str, value: Any, /) -> None: ...
+
+
+def watch(patch: Patch, root: Path, before: Before, synced: Callable[[int], None] = lambda descriptor: None) -> None:
     """Until `patch` is undone. `synced`: called with the descriptor after each fsync."""
     root = root.resolve()
 

@@ -159,6 +159,8 @@ class LocalProcesses:
             code = process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # it reported a failure, or closed its socket, and lives
             code = int(WorkerExit.USER_ERROR)
+        if self._exits_allowed and failure is None:  # this process came to its end meanwhile, which kills the others
+            return
         self._exits_allowed = True  # those that follow are consequences
         self._attempt.report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", failure)
         self._kill()

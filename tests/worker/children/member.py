@@ -1,20 +1,34 @@
-"""One of several workers, without TensorFlow: prints its rank, then does what its arguments say: RANK:ACT ..."""
+"""One of several workers, without TensorFlow: prints its rank, then does what its arguments say: RANK:ACT[=FILE] ..."""
 
+import atexit
 import json
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
-import worker  # noqa: F401 - starts the others
-from worker.process import local_processes
-from worker.process.startup import current_attempt
+
+def wait_like_tensorflow() -> None:
+    """Does what its shutdown does, last of all: waits for the others, or at least takes its time."""
+    if act == "over":
+        Path(place).touch()
+        time.sleep(60)
+    elif act == "follow":
+        time.sleep(1.0)
+
+
+atexit.register(wait_like_tensorflow)
+
+import worker  # noqa: E402, F401 - starts the others
+from worker.process import local_processes  # noqa: E402
+from worker.process.startup import current_attempt  # noqa: E402
 
 task = json.loads(os.environ[local_processes.CLUSTER])
 rank = task["task"]["index"]
-acts = dict(each.split(":") for each in sys.argv[1:])
+act, _, place = dict(each.split(":") for each in sys.argv[1:]).get(str(rank), "wait").partition("=")
 os.write(sys.stdout.fileno(), f"{json.dumps({'pid': os.getpid(), **task})}\n".encode())  # at once: all have one pipe
-match acts.get(str(rank), "wait"):
+match act:
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
     case "unfit":
@@ -24,5 +38,11 @@ match acts.get(str(rank), "wait"):
     case "end":
         if (others := local_processes.find_local_processes()) is not None:
             others.allow_exits()
+    case "over":
+        pass
+    case "follow":  # comes to its end a moment after the one that makes the file
+        while not Path(place).exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
     case _:
         time.sleep(60)

@@ -19,8 +19,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-
-import pytest
+from types import SimpleNamespace
 
 from tests.worker import power_calls
 
@@ -61,6 +60,5 @@ def before(name: str, path: Path) -> None:
 
 
 (folder / f"pid-{rank}").write_text(str(os.getpid()))
-watch = pytest.MonkeyPatch()
-power_calls.watch(watch, directory, before)
+power_calls.watch(SimpleNamespace(setattr=setattr), directory, before)
 runpy.run_path(str(Path(__file__).with_name("together.py")), run_name="__main__")

@@ -119,6 +119,18 @@ def test_processes_may_exit_one_after_the_other_once_training_is_done(start: Sta
     assert (calm.returncode, errors) == (0, "")
 
 
+def test_first_process_that_comes_to_its_end_a_moment_later_is_not_failed_by_the_kill_that_is_its_own(
+    start: Start, tmp_path: Path
+) -> None:
+    """As where data are refused: nothing is trained, the scripts of all end, and whichever is first, nothing failed."""
+    process = start(f"0:follow={tmp_path}/over", f"1:over={tmp_path}/over", workers=2)
+    found = introduced(process, 2)
+    _, errors = process.communicate(timeout=100)
+
+    assert (process.returncode, errors) == (0, "")
+    until_gone([found[1]["pid"]])
+
+
 @pytest.mark.slow
 def test_process_that_outlives_training_is_ended(start: Start) -> None:
     process = start("0:end", "1:wait", workers=2)
