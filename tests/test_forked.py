@@ -87,18 +87,20 @@ def test_a_file_that_is_left_open_is_written(tmp_path: Path):
     assert (tmp_path / "log").read_text() == "all"
 
 
-def test_modules_of_the_worker_are_there_but_it_has_not_begun(tmp_path: Path):
+def test_modules_of_the_worker_are_there_but_it_begins_with_the_first_import_of_one(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys\nthere = 'worker.process.startup' in sys.modules, {ACTIVE!r}.isdisjoint(sys.modules)\n"
-        "has_begun = 'worker' in sys.modules\nimport worker\nfrom worker.process import startup\n"
-        "print(*there, has_begun, startup.current_attempt().number, worker.files.FilesRun.__name__)\n"
+        "import sys\nbefore = [name for name in sys.modules if name.startswith('worker')]\n"
+        "from worker.process import startup\nbegun = startup._current\nimport worker\n"
+        "print(before, begun is not None and begun is startup.current_attempt(), type(sys.meta_path[0]).__name__)\n"
+        f"print(type(startup.__spec__.loader).__name__, {ACTIVE!r}.isdisjoint(sys.modules), worker.files.__name__)\n"
+        f"print({ACTIVE!r} <= set(sys.modules), startup.standby is sys.modules['worker.process.standby'])\n"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 
     done = forked.run([sys.executable, str(script)], forked.NUMPY, timeout=60, env=environment)
 
-    assert done.stdout == "True True False 1 FilesRun\n", done.stderr
+    assert done.stdout == "[] True Made\nSourceFileLoader True worker.files\nFalse True\n", done.stderr
 
 
 HARMLESS = frozenset(

@@ -26,7 +26,8 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import SourceFileLoader
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,8 +66,11 @@ def load(modules: Sequence[str]) -> None:
 
 
 def load_worker(wanted: Sequence[str]) -> None:
-    """Imports modules of the package `worker`, with all that they import, but for what scripts have to import
-    themselves: the package's own `__init__`, with which a process begins an attempt, ACTIVE, and what imports these."""
+    """Makes modules of the package `worker`, with all that they import, but for what scripts have to make themselves:
+    the package's own `__init__`, with which a process begins an attempt, ACTIVE, and what imports these.
+
+    A script that imports one of them gets it as it is. So it finds in `sys.modules` what it would find anyway.
+    """
     if not wanted:
         return
     imports: dict[str, set[str]] = {}
@@ -85,7 +89,33 @@ def load_worker(wanted: Sequence[str]) -> None:
     for name in imports:
         if name not in left_out:
             importlib.import_module(name)
-    del sys.modules["worker"]
+    made = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "worker"}
+    del made["worker"]
+    for name in made:
+        parent, _, leaf = name.rpartition(".")
+        if parent in made:
+            delattr(made[parent], leaf)
+    sys.meta_path[:0] = [Made(made, imports)]
+
+
+class Made(MetaPathFinder, Loader):
+    """Gives out modules that were made before, as an import of each would have made it."""
+
+    def __init__(self, modules: Mapping[str, types.ModuleType], imports: Mapping[str, set[str]]) -> None:
+        self._modules = modules
+        self._imports = imports
+        self._specs = {name: module.__spec__ for name, module in modules.items()}
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in self._modules else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._specs[module.__name__]
+        for name in self._imports[module.__name__]:
+            importlib.import_module(name)
 
 
 def imported_by(name: str) -> set[str]:
