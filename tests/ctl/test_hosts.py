@@ -179,8 +179,8 @@ def test_every_action_reads_follows_or_needs_a_limit():
     assert TABLE.keys() >= many.READS and TABLE.keys() >= many.FOLLOWS and not many.READS & many.FOLLOWS
     acts = {name for name in TABLE if many.refusal(name, [], is_limited=True) is None} - many.READS - many.TOGETHER
     assert acts == {
-        "add", "checkpoint", "clear", "drill", "export", "help", "reload", "remove", "reread", "restart", "rotate",
-        "shutdown", "signal", "start", "stop", "update",
+        "add", "checkpoint", "clear", "completion", "drill", "export", "help", "reload", "remove", "reread", "restart",
+        "rotate", "shutdown", "signal", "start", "stop", "update",
     }  # fmt: skip
     for arguments in (["--return", "GPU-a"], ["--return=GPU-a"]):
         assert many.refusal("gpus", arguments, is_limited=False) is not None

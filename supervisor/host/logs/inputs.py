@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file import OutputFile
 from supervisor.host.logs.files.file_writer import LogFileWriter
 from supervisor.host.logs.files.positions import LogPosition
 from supervisor.host.logs.log_input import LogInput, refusal_of
@@ -148,12 +148,12 @@ class LogInputs:
     def reopen_files(self) -> None:
         """Opens all files again by their names."""
         for writer in self._writers.values():
-            writer.run_on_file(LogFile.reopen)
+            writer.run_on_file(OutputFile.reopen)
 
     def clear_file(self, request: ClearFile) -> None:
         """Empties or rotates a file, also one that no pipe leads to; `FileCleared` follows when it is done."""
 
-        def clear_and_answer(file: LogFile) -> None:
+        def clear_and_answer(file: OutputFile) -> None:
             number, why = 0, ""
             try:
                 if request.rotate:
@@ -179,7 +179,7 @@ class LogInputs:
         who = begins.program, begins.attempt, begins.channel
         beginning = self._note_beginning(begins.program, begins.attempt, begins.path)
 
-        def tell_position(_: LogFile | None) -> None:
+        def tell_position(_: OutputFile | None) -> None:
             if beginning.position is not None:
                 self._answer(("began", who), AttemptBegan(*who, *beginning.position))
 
@@ -200,7 +200,7 @@ class LogInputs:
                 self._unread.discard(descriptor)  # what is left of an earlier attempt begins nothing
                 self._drain(descriptor)
 
-        def note_position(file: LogFile) -> None:
+        def note_position(file: OutputFile) -> None:
             beginning.position = file.position()
 
         if (writer := self._writers.get(path)) is not None:
@@ -247,7 +247,7 @@ class LogInputs:
             self._send(*self._answers.pop())
 
     def _new_writer(self, path: str) -> LogFileWriter:
-        writer = self._writers[path] = LogFileWriter(LogFile(Path(path), 0, 0), self._wake)
+        writer = self._writers[path] = LogFileWriter(OutputFile(Path(path), 0, 0), self._wake)
         return writer
 
     def _resume_inputs(self, writer: LogFileWriter, has_failed: bool) -> None:

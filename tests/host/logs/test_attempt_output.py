@@ -12,13 +12,13 @@ from hypothesis import strategies as some
 
 from supervisor.host.logs.files import attempt_output
 from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
-from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file import OutputFile
 from supervisor.host.logs.files.positions import LogPosition
 
 REMARK = b"[the beginning is gone]\n"
 
 
-def position_of(file: LogFile) -> LogPosition:
+def position_of(file: OutputFile) -> LogPosition:
     found = file.position()
     assert found is not None
     return found
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_output_lies_between_two_beginnings(path: Path):
-    file = LogFile(path, 0, 0)
+    file = OutputFile(path, 0, 0)
     file.write(b"one\n")
     second = position_of(file)
     file.write(b"two\n")
@@ -57,7 +57,7 @@ def test_output_lies_between_two_beginnings(path: Path):
 
 
 def test_only_the_last_bytes_are_read(path: Path):
-    file = LogFile(path, 6, 5)
+    file = OutputFile(path, 6, 5)
     start = position_of(file)
     file.write(b"1234\n5678\n90\n")
 
@@ -65,7 +65,7 @@ def test_only_the_last_bytes_are_read(path: Path):
 
 
 def test_compressed_backup_is_known_by_the_file_that_it_was(path: Path):
-    file = LogFile(path, 0, 3)
+    file = OutputFile(path, 0, 3)
     file.write(b"before\n")
     start = position_of(file)
     file.write(b"first\n")
@@ -80,7 +80,7 @@ def test_compressed_backup_is_known_by_the_file_that_it_was(path: Path):
 
 
 def test_missing_beginning_is_said(path: Path):
-    file = LogFile(path, 0, 1)
+    file = OutputFile(path, 0, 1)
     start = position_of(file)
     file.write(b"first\n")
     file.rotate()
@@ -94,7 +94,7 @@ def test_missing_beginning_is_said(path: Path):
 
 
 def test_output_that_was_rotated_away_is_gone(path: Path):
-    file = LogFile(path, 0, 1)
+    file = OutputFile(path, 0, 1)
     first = position_of(file)
     file.write(b"first\n")
     second = position_of(file)
@@ -107,7 +107,7 @@ def test_output_that_was_rotated_away_is_gone(path: Path):
 
 
 def test_file_that_was_emptied_and_has_grown_again_is_not_taken_for_what_it_was(path: Path):
-    file = LogFile(path, 0, 0)
+    file = OutputFile(path, 0, 0)
     file.write(b"zero\n")
     first = position_of(file)
     file.write(b"one!\n")
@@ -120,7 +120,7 @@ def test_file_that_was_emptied_and_has_grown_again_is_not_taken_for_what_it_was(
 
 
 def test_damaged_backup_is_an_error(path: Path):
-    file = LogFile(path, 0, 1)
+    file = OutputFile(path, 0, 1)
     start = position_of(file)
     file.write(b"first\n" * 1000)
     file.rotate()
@@ -136,7 +136,7 @@ def test_damaged_backup_is_an_error(path: Path):
 
 def test_backup_that_takes_too_long_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attempt_output, "SEEK_S", 0.0)
-    file = LogFile(path, 0, 1)
+    file = OutputFile(path, 0, 1)
     file.write(b"0" * 5_000_000)
     start = position_of(file)
     file.write(b"mine\n")
@@ -148,7 +148,7 @@ def test_backup_that_takes_too_long_is_an_error(path: Path, monkeypatch: pytest.
 
 
 def test_backups_before_the_last_bytes_are_not_read(path: Path):
-    file = LogFile(path, 0, 2)
+    file = OutputFile(path, 0, 2)
     start = position_of(file)
     file.write(b"0" * 5_000)
     file.rotate()
@@ -163,7 +163,7 @@ def test_backups_before_the_last_bytes_are_not_read(path: Path):
 
 
 def test_foreign_files_beside_the_log_are_no_backups_of_it(path: Path):
-    file = LogFile(path, 0, 2)
+    file = OutputFile(path, 0, 2)
     start = position_of(file)
     file.write(b"mine\n")
     path.with_name("log.1.gz").write_bytes(gzip.compress(b"foreign\n"))
@@ -186,7 +186,7 @@ STEPS = some.lists(
 def test_every_attempt_gets_its_own_output_or_what_is_left_of_it(steps: list[Step], maxbytes: int, backups: int):
     with TemporaryDirectory() as name:
         path = Path(name) / "log"
-        file = LogFile(path, maxbytes, backups)
+        file = OutputFile(path, maxbytes, backups)
         begins = [position_of(file)]
         printed = [b""]
         for what, data in steps:

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from supervisor.host.logs.files import compression
-from supervisor.host.logs.files.file import LogFile, rotate_unopened, truncate_with_backups
+from supervisor.host.logs.files.file import OutputFile, rotate_unopened, truncate_with_backups
 from tests.waiting import wait_until
 
 Held = tuple[threading.Event, threading.Event]
 
 
-def log_file(path: Path, backups: int = 3) -> LogFile:
-    file = LogFile(path, 0, backups)
+def log_file(path: Path, backups: int = 3) -> OutputFile:
+    file = OutputFile(path, 0, backups)
     file.compress = True
     return file
 
 
-def rotated(file: LogFile, *texts: str) -> None:
+def rotated(file: OutputFile, *texts: str) -> None:
     """Writes each text, and rotates behind it."""
     for text in texts:
         file.write(f"{text}\n".encode())

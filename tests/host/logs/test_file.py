@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file import OutputFile
 
 
-def at_once(file: LogFile) -> LogFile:
+def at_once(file: OutputFile) -> OutputFile:
     """Has it try again without waiting for a bad disk to recover."""
     file.retry_every_s = 0.0
     return file
@@ -17,7 +17,7 @@ def at_once(file: LogFile) -> LogFile:
 @pytest.mark.integration
 def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
-    file = at_once(LogFile(path, 0, 0))
+    file = at_once(OutputFile(path, 0, 0))
     file.write(b"x" * 4095 + b"\n")  # whole blocks, so that the next byte needs another
     with suppress(OSError), filler.open("wb", buffering=0) as stuff:
         while stuff.write(b"x" * 4096):
@@ -37,7 +37,7 @@ def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
 
 def test_after_an_error_a_bad_disk_is_left_alone_for_a_while(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.log"
-    file = LogFile(path, 0, 0)
+    file = OutputFile(path, 0, 0)
     file.retry_every_s = 3600.0
     file.write(b"lost\n")
     path.parent.mkdir()
@@ -49,7 +49,7 @@ def test_after_an_error_a_bad_disk_is_left_alone_for_a_while(tmp_path: Path) -> 
 
 def test_dropped_bytes_are_written_when_the_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.log"
-    file = LogFile(path, 0, 0)
+    file = OutputFile(path, 0, 0)
     file.write(b"lost\n")
     path.parent.mkdir()
 
@@ -59,7 +59,7 @@ def test_dropped_bytes_are_written_when_the_file_is_closed(tmp_path: Path) -> No
 
 
 def test_bytes_dropped_by_the_caller_are_written(tmp_path: Path) -> None:
-    file = LogFile(tmp_path / "out.log", 0, 0)
+    file = OutputFile(tmp_path / "out.log", 0, 0)
     file.write(b"half a li")
 
     file.record_loss(1000, "its disk did not answer")

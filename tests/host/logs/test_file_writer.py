@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file import OutputFile
 from supervisor.host.logs.files.file_writer import LogFileWriter
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
@@ -21,7 +21,7 @@ def has_thread(path: Path) -> bool:
 
 def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "quiet.log"
-    writer = LogFileWriter(LogFile(path, 0, 0), lambda: None, IDLE_THREAD_S)
+    writer = LogFileWriter(OutputFile(path, 0, 0), lambda: None, IDLE_THREAD_S)
     writer.use(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))
@@ -34,7 +34,7 @@ def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> 
 
 def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) -> None:
     path = tmp_path / "often.log"
-    writer = LogFileWriter(LogFile(path, 0, 0), lambda: None, IDLE_THREAD_S)
+    writer = LogFileWriter(OutputFile(path, 0, 0), lambda: None, IDLE_THREAD_S)
     writer.use(0, 0)
     pieces = [f"{number}\n".encode() for number in range(300)]
     for number, piece in enumerate(pieces):
@@ -47,7 +47,7 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
 
 def test_everything_is_written_if_no_thread_can_be_started(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
     path, rung = tmp_path / "short.log", threading.Event()
-    writer = LogFileWriter(LogFile(path, 0, 0), rung.set, IDLE_THREAD_S)
+    writer = LogFileWriter(OutputFile(path, 0, 0), rung.set, IDLE_THREAD_S)
     writer.use(0, 0)
     writer.write(b"one\n")
     writer.write(b"two\n")
@@ -61,7 +61,7 @@ def test_everything_is_written_if_no_thread_can_be_started(tmp_path: Path, no_th
 
 def test_idle_writer_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
     path, rung = tmp_path / "left.log", threading.Event()
-    writer = LogFileWriter(LogFile(path, 0, 0), rung.set, IDLE_THREAD_S)
+    writer = LogFileWriter(OutputFile(path, 0, 0), rung.set, IDLE_THREAD_S)
     writer.use(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.logs.files import file as log_file
-from supervisor.host.logs.files.file import LogFile, truncate_with_backups
+from supervisor.host.logs.files.file import OutputFile, truncate_with_backups
 from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
 
 ALICE, BOB = 41001, 41002  # no such users: the kernel knows numbers
@@ -223,7 +223,7 @@ def test_a_folder_and_a_missing_one_are_named(home: Path) -> None:
 def test_a_log_is_neither_written_nor_rotated_nor_cleared_through_a_link(home: Path, secret: Path) -> None:
     link(home / "logs", secret.parent, ALICE)
     (secret.parent / "secret.1").write_text("older")
-    file = LogFile(home / "logs" / "secret", 10, 2)
+    file = OutputFile(home / "logs" / "secret", 10, 2)
 
     file.write(b"overwritten\n" * 5)
     for clear in (file.clear, lambda: truncate_with_backups(home / "logs" / "secret")):
@@ -236,7 +236,7 @@ def test_a_log_is_neither_written_nor_rotated_nor_cleared_through_a_link(home: P
 
 
 def test_a_log_follows_no_link_that_takes_its_place(home: Path, secret: Path) -> None:
-    file = LogFile(home / "log", 0, 0)
+    file = OutputFile(home / "log", 0, 0)
     file.write(b"one\n")
     (home / "log").unlink()
     link(home / "log", secret, ALICE)

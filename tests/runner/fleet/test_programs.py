@@ -92,7 +92,7 @@ async def test_what_was_ordered_before_a_section_went_holds_when_an_update_bring
     keys = f"autostart={str(not is_wanted).lower()}\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
     path.write_text(f"{path.read_text()}[program:third]\ncommand=/bin/sleep 60\n{keys}")
 
-    await programs.updating.reread()
+    await programs.configuration.reread()
     await programs.updating.update()
 
     assert programs.runners["third"].wanted == is_wanted

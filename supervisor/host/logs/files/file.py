@@ -18,7 +18,7 @@ MAX_BACKUPS = 1000  # deleted when a log is cleared that nobody writes
 RETRY_EVERY_S = 1.0  # after an error: on a bad disk each attempt may take long
 
 
-class LogFile:
+class OutputFile:
     """The file at `path` and its backups `path.1` (newest) to `path.<backups>`; `maxbytes` 0: it is never rotated.
 
     With `compress`, a backup becomes `path.1.gz` and so on, some time after the rotation (`compression.py`).
@@ -260,7 +260,7 @@ def _delete_backups(name: str, least: int, folder: int) -> None:
 
 def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
     """Rotates a log file that no logger may have open. Raises OSError."""
-    file = LogFile(path, 0, backups)
+    file = OutputFile(path, 0, backups)
     try:
         file.rotate()
     finally:

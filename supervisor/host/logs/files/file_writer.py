@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from itertools import groupby
 
-from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file import OutputFile
 
 FULL_BYTES = 256 * 1024  # unwritten: the pipes are not read until it is less, so programs wait
 HELD_BYTES = 1024 * 1024  # for a disk that hangs; what exceeds it is dropped, so that programs go on
 IDLE_THREAD_S = 10.0  # the thread ends after that: there may be thousands of programs, most of them silent
 STUCK_S = 10.0  # a busy disk may take seconds for one write
 
-FileAction = Callable[[LogFile], None]
+FileAction = Callable[[OutputFile], None]
 """Something to do with the file, in its thread. Must not raise."""
 
 
@@ -23,7 +23,7 @@ class LogFileWriter:
     `failure` has changed, and after each write while `is_watched` is set.
     """
 
-    def __init__(self, file: LogFile, wake_owner: Callable[[], None], idle_thread_s: float = IDLE_THREAD_S) -> None:
+    def __init__(self, file: OutputFile, wake_owner: Callable[[], None], idle_thread_s: float = IDLE_THREAD_S) -> None:
         self._idle_thread_s = idle_thread_s
         self.is_watched = False
         self.has_ended = False
