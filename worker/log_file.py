@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -91,7 +92,7 @@ class LogFile:
 def _own_path(path: Path) -> Path:
     """Where it is written: in a proof, which trains beside the user's files, in its folder."""
     folder = launch.proof_folder(os.environ)
-    return path if folder is None else folder / f"log-{path.name}"
+    return path if folder is None else folder / f"log-{zlib.crc32(os.fsencode(path)):08x}-{path.name}"
 
 
 def _is_chief() -> bool:

@@ -132,9 +132,13 @@ def test_a_proof_leaves_the_users_file_alone(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(PROOF, str(tmp_path / "proof"))
     (tmp_path / "proof").mkdir()
 
-    written(tmp_path / "loss.csv", "1\n")
+    for name in ("a", "b"):  # files of one name are two there too
+        written(tmp_path / name / "loss.csv", f"{name}\n")
 
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.csv")] == ["proof/log-loss.csv"]
+    logs = list((tmp_path / "proof").iterdir())
+    assert sorted(path.read_text() for path in logs) == ["a\n", "b\n"]
+    assert {path.suffix for path in logs} == {".csv"}, "none stood in the other's way"
+    assert [path.name for path in tmp_path.iterdir()] == ["proof"]
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.booleans(), st.booleans()), max_size=12))
