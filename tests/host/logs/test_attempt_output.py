@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from supervisor.host.logs.files import attempt_output
 from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
 from supervisor.host.logs.files.file import OutputFile
-from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.logs.files.positions import COMPRESSED_NAME, LogPosition
 
 REMARK = b"[the beginning is gone]\n"
 
@@ -168,6 +168,19 @@ def test_foreign_files_beside_the_log_are_no_backups_of_it(path: Path):
     file.write(b"mine\n")
     path.with_name("log.1.gz").write_bytes(gzip.compress(b"foreign\n"))
     path.with_name("log.2").mkdir()
+
+    assert read(path, start, None) == b"mine\n"
+
+
+def test_inode_of_a_backup_that_was_compressed_may_be_that_of_the_log_now(path: Path):
+    """It showed what earlier attempts had printed: before the first byte of a log there is nothing to compare."""
+    file = OutputFile(path, 0, 2)
+    start = position_of(file)
+    name = COMPRESSED_NAME.format(start.inode)
+    with path.with_name("log.1.gz").open("wb") as packed, gzip.GzipFile(name, "wb", fileobj=packed) as content:
+        content.write(b"of an earlier attempt\n")
+    os.utime(path.with_name("log.1.gz"), ns=(start.at_ns - 1, start.at_ns - 1))
+    file.write(b"mine\n")
 
     assert read(path, start, None) == b"mine\n"
 
