@@ -156,8 +156,8 @@ def _close(parts: list[_Part]) -> None:
 
 
 def _index_of(parts: list[_Part], position: LogPosition) -> int | None:
-    """The file that was meant: the newest of those that had its inode by then. An older one that was compressed gave its
-    inode away, and one that is begun after the position was noted only has it."""
+    """The file that was meant: the newest of those that had its inode by then. An older one that was compressed gave
+    its inode away, and one that is begun after the position was noted only has it."""
     for index, part in reversed([*enumerate(parts)]):
         before = parts[index - 1] if index > 0 and parts[index - 1].inode else None  # that is ours
         if part.inode == position.inode and (before is None or before.written_ns <= position.at_ns):
