@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from supervisor.host.checkpoint_process import answer_as
 from supervisor.host.children import Identity, own_command
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
+from supervisor.protocol.checkpoints.manifest import read_manifest
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
@@ -184,10 +186,11 @@ def test_a_link_to_another_users_folder_moves_and_shows_nothing(tmp_path: Path, 
 
 def test_what_takes_too_long_is_ended(home: Path) -> None:
     folder = commit(home, 100)
-    whole = json.loads((folder / layout.MANIFEST).read_bytes())
-    whole["files"][0]["size"] = 16 << 30  # sparse: reading all of it takes seconds
-    os.truncate(folder / whole["files"][0]["name"], 16 << 30)
-    (folder / layout.MANIFEST).write_text(json.dumps(whole))
+    written = read_manifest(folder)
+    files = (replace(written.files[0], size=16 << 30),)  # sparse: reading all of it takes seconds
+    os.truncate(folder / files[0].name, files[0].size)
+    (folder / layout.MANIFEST).write_bytes(replace(written, files=files).to_bytes())
+    give(home)
     began = time.monotonic()
 
     with pytest.raises(TimeoutError, match=r"longer than 0\.1 s"):

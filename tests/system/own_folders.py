@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 SCRIPT = ROOT / "tests" / "worker" / "children" / "sharded.py"
 PATIENCE_S = 150.0  # two processes import TensorFlow on two busy cores
 STEPS = 40
+INTERVAL = 7  # steps between two checkpoints
 
 
 class Nodes:
@@ -57,7 +58,7 @@ class Nodes:
         conf.write_text(
             f"[supervisord]\nstate_dir={place}/state\nlogfile={place}/daemon.log\nengine=slurm\nnotices={self.notices}\n"
             f"[program:train]\ncommand={sys.executable} {SCRIPT} {self.folder} {self.steps}\nstrategy=multiworker\n"
-            f"checkpoint_dir={self.disk(rank)}\ncheckpoint_interval=7 steps\ndeterministic=true\n"
+            f"checkpoint_dir={self.disk(rank)}\ncheckpoint_interval={INTERVAL} steps\ndeterministic=true\n"
             f"standby={self.standby}\ncheckpoint_dir_shared={rank in self.sharing}\nmirror={self.store}\n{self.keys}"
             f"redirect_stderr=true\nstdout_logfile={place}/train.log\n"
             f'environment=PYTHONPATH="{ROOT}",PAUSE="{self.pause}",DISK="{self.disk(rank)}"\n'

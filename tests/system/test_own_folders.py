@@ -18,7 +18,7 @@ from supervisor.protocol.checkpoints.manifest import verify_checkpoint
 from supervisor.protocol.mirror.folder_epochs import encode_fetched
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
-from tests.system.own_folders import PATIENCE_S, STEPS, Nodes
+from tests.system.own_folders import INTERVAL, PATIENCE_S, STEPS, Nodes
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.timeout(3000)]
@@ -171,8 +171,8 @@ def test_divergence_that_only_another_rank_sees_takes_all_nodes_back(tmp_path: P
 
 @dataclass(frozen=True)
 class Kill:
-    """`node`: at whose request to the store; `request`: which, of the second save; `victim`: `worker` or `pod`, and of
-    which node. `goes_on`: the request reaches the store all the same."""
+    """`node`: at whose request to the store; `request`: which, where SAVE stands for the name of a save; `victim`:
+    `worker` or `pod`, and of which node. `goes_on`: the request reaches the store all the same."""
 
     node: int
     request: str
@@ -181,17 +181,21 @@ class Kill:
     goes_on: bool = False
 
 
-MANIFEST = r"PUT \S*/MANIFEST\.json"
+MANIFEST = r"PUT \S*/SAVE/MANIFEST\.json"
 KILLS = {
-    "a worker, before its node's part is uploaded": Kill(1, r"P\w+ \S*/ckpt\.data-00001", Moment.BEFORE, ("worker", 1)),
-    "a daemon, before its part is uploaded": Kill(1, r"P\w+ \S*/ckpt\.data-00001", Moment.BEFORE, ("pod", 1)),
+    "a worker, before its node's part is uploaded": Kill(
+        1, r"P\w+ \S*/SAVE/ckpt\.data-00001", Moment.BEFORE, ("worker", 1)
+    ),
+    "a daemon, before its part is uploaded": Kill(1, r"P\w+ \S*/SAVE/ckpt\.data-00001", Moment.BEFORE, ("pod", 1)),
     "a daemon, once its part is there and before it reports": Kill(
-        1, r"HEAD \S*/worker-1\.npz", Moment.AFTER, ("pod", 1)
+        1, r"HEAD \S*/SAVE/worker-1\.npz", Moment.AFTER, ("pod", 1)
     ),
     "the chief's worker, while parts are uploaded": Kill(
-        0, r"P\w+ \S*/ckpt\.data-00000", Moment.BEFORE, ("worker", 0), goes_on=True
+        0, r"P\w+ \S*/SAVE/ckpt\.data-00000", Moment.BEFORE, ("worker", 0), goes_on=True
     ),
-    "the chief's daemon, before its part is uploaded": Kill(0, r"P\w+ \S*/ckpt\.data-00000", Moment.BEFORE, ("pod", 0)),
+    "the chief's daemon, before its part is uploaded": Kill(
+        0, r"P\w+ \S*/SAVE/ckpt\.data-00000", Moment.BEFORE, ("pod", 0)
+    ),
     "the chief's daemon, before the manifest": Kill(0, MANIFEST, Moment.BEFORE, ("pod", 0)),
     "the chief's daemon, after the manifest": Kill(0, MANIFEST, Moment.AFTER, ("pod", 0)),
     "the chief's worker, as the manifest is on its way": Kill(0, MANIFEST, Moment.BEFORE, ("worker", 0), goes_on=True),
@@ -216,12 +220,9 @@ def proxies(s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield [stack.enter_context(FaultyProxy(s3_store.endpoint)) for _ in range(2)]
 
 
-def until_committed(nodes: Nodes, after: int) -> None:
-    wait_until(lambda: max(nodes.committed(), default=0) > after, "a commit", PATIENCE_S, details=nodes.said)
-
-
-def strike(nodes: Nodes, pods: list[subprocess.Popen[bytes]], proxy: FaultyProxy, kill: Kill) -> None:
-    """Kills the victim at its moment."""
+def strike(nodes: Nodes, pods: list[subprocess.Popen[bytes]], proxy: FaultyProxy, kill: Kill, step: int) -> None:
+    """Kills the victim at its moment in the save of that step."""
+    request = kill.request.replace("SAVE", rf"step-{step:010}[^/]*")
     is_done = threading.Event()
 
     def act() -> None:
@@ -232,8 +233,8 @@ def strike(nodes: Nodes, pods: list[subprocess.Popen[bytes]], proxy: FaultyProxy
             nodes.kill_worker(rank)
         is_done.set()
 
-    proxy.fault = Fault(1, kill.moment, kill.request, action=act, goes_on=kill.goes_on)
-    wait_until(is_done.is_set, kill.request, PATIENCE_S, details=nodes.said)
+    proxy.fault = Fault(1, kill.moment, request, action=act, goes_on=kill.goes_on)
+    wait_until(is_done.is_set, request, PATIENCE_S, details=nodes.said)
     proxy.fault = None
 
 
@@ -256,7 +257,7 @@ def test_killed_in_every_phase_of_a_commit_all_begin_from_one_whole_checkpoint(
     """`lose_disks`: the nodes whose place one with an empty folder takes when their daemon is killed."""
     steps, calm = STEPS, undisturbed
     if names != SOME:
-        steps = 14 * (len(names) + 1)
+        steps = 2 * INTERVAL * (len(names) + 1)
         calm = Nodes(tmp_path / "calm", steps=steps)
         calm.run_to_end()
     nodes = Nodes(tmp_path / "gang", pause=0.1, steps=steps, store=s3_store.url)
@@ -273,8 +274,7 @@ def test_killed_in_every_phase_of_a_commit_all_begin_from_one_whole_checkpoint(
                 name = waiting[0]
                 kill, empty = KILLS[name], None
                 what, rank = kill.victim
-                until_committed(nodes, first)
-                strike(nodes, pods, proxies[kill.node], kill)
+                strike(nodes, pods, proxies[kill.node], kill, step=first + 2 * INTERVAL)  # which begins after a commit
                 waiting.remove(name)
                 newest = nodes.committed()[0]
                 if what == "pod":
@@ -299,7 +299,7 @@ def test_store_that_is_away_for_long_costs_a_save_and_no_step(tmp_path: Path, un
     store, away = nodes.folder / "store", nodes.folder / "away"
     with nodes.running() as pods:
         nodes.until_begun()
-        until_committed(nodes, 0)
+        wait_until(nodes.committed, "a commit", PATIENCE_S, details=nodes.said)
         store.rename(away)
         wait_until(lambda: "earlier checkpoints are untouched" in nodes.said(), "a save fails", PATIENCE_S)
         assert all(pod.poll() is None for pod in pods)
