@@ -46,7 +46,7 @@ from tests.system.harness import Daemon
 from tests.system.killing import Damage, spoil
 
 LOOK_S = 0.05
-HANG_S = 10.0  # ours: hang_timeout; the default's ten minutes would be as long as the whole run
+HANG_S = 10.0  # ours, by default: hang_timeout; `auto` needs a minute of silence, and evidence
 WINDOW_S = 1.0  # of training, over which the time of a step is taken; progress is told every 0.1 s
 SEED = 5  # as many failures in the default run as its mean says, three kills and one damage, none before the first save
 FIRST_S = 180.0  # until the first step; a busy machine imports TensorFlow in half a minute
@@ -211,13 +211,14 @@ SYSTEMS = (
 
 
 @contextlib.contextmanager
-def begun(system: System, folder: Path, steps: int, every_s: float, step_s: float) -> Iterator[Runs]:
-    """Runs the job; afterwards none of its processes is left."""
+def begun(system: System, folder: Path, steps: int, every_s: float, step_s: float, hang_s: float) -> Iterator[Runs]:
+    """Runs the job; afterwards none of its processes is left. `every_s`: the peers' interval; `hang_s`: our limit."""
     environment = {"PYTHONPATH": str(ROOT), "STEPS": str(steps), "STEP_S": str(step_s)}
     if system.is_ours:
         text = (
             f"[program:t]\nentrypoint=bench.goodput_job:training\ndirectory={ROOT}\ncheckpoint_dir={folder}/work\n"
-            f"hang_timeout={HANG_S:g}\ncheckpoint_interval_min=2\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{OURS[system.kind]}"
+            f"hang_timeout={hang_s:g}\ncheckpoint_interval_min=2\nstartretries=1000\n"
+            f"stdout_logfile={folder}/job.log\nredirect_stderr=true\n{OURS[system.kind]}"
         )
         with Daemon(folder, text, environment=environment) as daemon:
             yield Ours(daemon, folder / "work")
@@ -294,13 +295,15 @@ def carry_out(runs: Runs, failure: Failure, pid: int) -> bool:
 
 
 def measured(
-    system: System, mean_s: float, seed: int, steps: int, limit_s: float, step_s: float, every_s: float
+    system: System, mean_s: float, seed: int, steps: int, limit_s: float, options: argparse.Namespace
 ) -> Outcome:
     """One run under one trace, measured from the first step on: the first start of a job is no failure."""
     outcome = Outcome(system.name, mean_s, seed)
     with tempfile.TemporaryDirectory(prefix="goodput-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        runs = stack.enter_context(begun(system, folder, steps, every_s, step_s))
+        runs = stack.enter_context(
+            begun(system, folder, steps, options.peer_interval, options.step_s, options.hang_timeout)
+        )
         waiting = time.monotonic()
         while runs.look()[1] < 1:
             if time.monotonic() - waiting > FIRST_S:
@@ -373,6 +376,9 @@ def main() -> None:
     )
     parser.add_argument("--step-s", type=float, default=0.02, help="expected seconds per step, for planning")
     parser.add_argument("--peer-interval", type=float, default=10.0, help="seconds between the peers' saves")
+    parser.add_argument(
+        "--hang-timeout", type=float, default=HANG_S, help="seconds of silence that ours take for a hang"
+    )
     parser.add_argument("--systems", nargs="+", default=[system.kind for system in SYSTEMS])
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
@@ -385,13 +391,13 @@ def main() -> None:
         for seed in seeds:
             for system in SYSTEMS:
                 if system.kind in options.systems:
-                    outcomes.append(
-                        measured(system, mean_s, seed, steps, limit_s, options.step_s, options.peer_interval)
-                    )
+                    outcomes.append(measured(system, mean_s, seed, steps, limit_s, options))
                     Console(stderr=True).print(outcomes[-1])
     show(outcomes)
     runs = [{**asdict(outcome), "goodput": outcome.goodput, "bound": outcome.bound()} for outcome in outcomes]
-    harness.write("goodput", {"peer_interval_s": options.peer_interval, "hang_timeout_s": HANG_S, "runs": runs})
+    harness.write(
+        "goodput", {"peer_interval_s": options.peer_interval, "hang_timeout_s": options.hang_timeout, "runs": runs}
+    )
 
 
 def show(outcomes: list[Outcome]) -> None:

@@ -41,6 +41,7 @@ from supervisor.core.standby.facts import (
     need_of,
 )
 from supervisor.core.standby.machine import (
+    AGAIN_S,
     AUTO_SETTLE_S,
     BACKOFF_FIRST_S,
     BACKOFF_LIMIT_S,
@@ -136,7 +137,17 @@ def test_the_next_one_is_prepared_with_the_new_split():
     machine.handle(JobChanged(StandbyNeed.KEPT), 1.0)
     machine.handle(JobChanged(StandbyNeed.CALM), 2.0)
 
-    assert machine.handle(looked(), 2.0 + SETTLE_S) == [PrepareStandby(HOT, 2)]
+    assert machine.handle(looked(), 2.0 + AGAIN_S) == [PrepareStandby(HOT, 2)]
+
+
+@pytest.mark.parametrize("kind", [WARM, HOT, AUTO])
+def test_next_one_comes_soon_as_the_job_has_trained_before(kind: StandbyKind):
+    machine = ready(kind=kind)
+    machine.handle(JobChanged(StandbyNeed.KEPT), 1.0)
+    machine.handle(AttemptStarting(), 1.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 3.0)
+
+    assert machine.deadline() == 3.0 + AGAIN_S < 3.0 + min(SETTLE_S, AUTO_SETTLE_S)
 
 
 def test_standby_ends_when_no_attempt_will_follow():

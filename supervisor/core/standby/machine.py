@@ -26,6 +26,7 @@ from supervisor.core.standby.facts import MIB, StandbyKind, StandbyNeed, Standby
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
 AUTO_SETTLE_S = 10.0  # where nobody asked for one: a job of some seconds is not to load everything twice
+AGAIN_S = 0.5  # once one was ready: the job has trained before, and the next death may come as soon
 MEASURE_S = 10.0  # how often memory is measured while there is one: it gives way before the kernel has to choose
 TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
@@ -46,6 +47,7 @@ class StandbyStatus:
     load_by: float = 0.0
     microbatches: int = 1  # it divides batches into as many parts
     deaths: int = 0  # since one was of use
+    was_ready: bool = False  # this one, or an earlier one of the job
     is_expected: bool = False  # the attempt that it is for starts soon
 
 
@@ -141,7 +143,7 @@ class Standby:
 
     def _standby_loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
         if self.status.stage is StandbyStage.LOADING:
-            self.status = replace(self.status, stage=StandbyStage.READY, kind=event.kind)
+            self.status = replace(self.status, stage=StandbyStage.READY, kind=event.kind, was_ready=True)
             self._plan(now)
         return []
 
@@ -190,6 +192,8 @@ class Standby:
         if self.status.is_expected:
             return self.status.not_before
         settle_s = AUTO_SETTLE_S if self.wanted is StandbyKind.AUTO else SETTLE_S
+        if self.status.was_ready:
+            settle_s = AGAIN_S
         return max(self.status.calm_since + settle_s, self.status.not_before)
 
     def _plan(self, now: float) -> None:
