@@ -45,6 +45,7 @@ RESTART_S = (
 SLACK_S = 300.0
 MAX_DIFFERENCES = 50
 STEPS_NEEDED = 3
+OUTSIDE_TRIES = 3  # to kill a program from outside while it trains, which on a busy machine may come too late
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Proof:
         report = self._report(undisturbed, kills)
         self._require_room(undisturbed.checkpoint)
         try:
-            killed = self._run(KILLED, WorkerPlan(kills, end, watches_restarts=True), interval, undisturbed)
+            killed = self._run_killed(WorkerPlan(kills, end, watches_restarts=True), interval, undisturbed)
         except _Failed as failure:
             killed_record = failure.record
             return replace(
@@ -91,6 +92,14 @@ class Proof:
         if not differences:
             return self._ended(report)
         return self._different(report, undisturbed, killed.record, differences)
+
+    def _run_killed(self, worker_plan: WorkerPlan, interval: int, undisturbed: _Run) -> _Run:
+        """The killed run: from outside once more where it was over before anything was killed."""
+        for _ in range(OUTSIDE_TRIES - 1 if undisturbed.is_outside else 0):
+            killed = self._run(KILLED, worker_plan, interval, undisturbed)
+            if _resumed(_kills(worker_plan.kills, killed.record)):
+                return killed
+        return self._run(KILLED, worker_plan, interval, undisturbed)
 
     def _different(
         self, report: ProofReport, undisturbed: _Run, killed: RunRecord, differences: Sequence[Difference]
@@ -173,7 +182,7 @@ class Proof:
         return replace(report, wall_at=time.time(), took_s=round(time.monotonic() - self._began_at, 1))
 
     def _require_resumes(self, kills: Sequence[ProofKill]) -> None:
-        if not any(kill.resumed_from for kill in kills):
+        if not _resumed(kills):
             raise CannotProve(
                 f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; train "
                 f"longer, with --steps or --epochs"
@@ -260,6 +269,11 @@ def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[ProofKill
             # of a program that is watched from outside, the newest step may be newer than the one that was seen
             kills[-1] = replace(kills[-1], resumed_from=line.step, step=max(kills[-1].step, line.step))
     return tuple(kills)
+
+
+def _resumed(kills: Sequence[ProofKill]) -> bool:
+    """Whether a restart began from a checkpoint."""
+    return any(kill.resumed_from for kill in kills)
 
 
 def _files(job: ProvableJob, record: RunRecord) -> tuple[str, ...]:

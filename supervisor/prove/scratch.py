@@ -135,9 +135,11 @@ class Scratch:
         return self._sockets / f"{self._runs}.sock"
 
     def run_folder(self, name: str) -> "RunFolder":
-        """Makes the folder of one run."""
+        """Makes the folder of one run, in place of an earlier one of that name."""
         self._runs += 1
         folder = RunFolder(self.path / name, self._socket())
+        if folder.path.exists():
+            shutil.rmtree(folder.path)
         for path in (folder.path, folder.checkpoints, folder.proof, folder.proof / WRITTEN):
             path.mkdir()
         return folder

@@ -71,6 +71,24 @@ def test_a_program_without_the_package_is_exact(tmp_path: Path):
     assert any("the metrics of each step" in each for each in report["not_varied"])
 
 
+def test_a_program_that_was_over_before_it_could_be_killed_is_killed_in_another_run(tmp_path: Path):
+    """As on a busy machine, where the step is seen too late."""
+    scratch, starts = tmp_path / "scratch", tmp_path / "starts"
+    for folder in (scratch, starts):
+        folder.mkdir()
+    file = tmp_path / "hurried.conf"
+    script = ROOT / "tests/prove/scripts/hurried.py"
+    file.write_text(
+        f"[supervisord]\n[program:hurried]\ncommand = {sys.executable} {script} {starts}\ncheckpoint_dir = {tmp_path}/ckpt\n"
+        f'environment = PYTHONPATH="{ROOT}",STEPS="300"\n'
+    )
+
+    report = report_of(file, scratch, "--kills", "1")
+
+    assert (report["verdict"], report["steps"]) == ("exact", 300), report
+    assert len(list(starts.iterdir())) == 4, "two undisturbed ones, and one that is killed and goes on"
+
+
 @pytest.mark.nightly  # tests/system/test_multiworker.py kills the same two processes
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("shards", ["never", "always"])

@@ -1,7 +1,8 @@
 """Copies the state into memory every second or so, where it outlives this process; decides when, and whether at all.
 
 The copy is made between two steps, as for a save. A thread beside training completes it: it adds the small files and
-hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time.
+hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time,
+sooner than after a second only for CHEAP_SHARE.
 """
 
 import contextlib
@@ -21,7 +22,9 @@ from worker.process.reporting import describe_error
 from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
 
 INTERVAL_S = 1.0  # of lost work hardly anybody notices less
-COST_SHARE = 0.01  # of training time
+LEAST_INTERVAL_S = 0.25  # of copies that cost next to nothing: what is lost then is small beside a restart
+CHEAP_SHARE = 0.003  # of training time, for copies more often than each INTERVAL_S
+COST_SHARE = 0.01  # of training time, for all
 CREDIT_S = 1.0  # what copies may cost in advance: a crash soon after a start is to cost little, too
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
 MEASURED = 3  # copies, before their costs are smoothed: the first ones find cold memory
@@ -75,12 +78,18 @@ class CopyCadence:
         """When the next one may begin."""
         if not self.copies:
             return self.counted_at
-        return self.counted_at + max(INTERVAL_S, -self.credit_s / COST_SHARE)
+        return self.counted_at + max(self._wanted_s, -self.credit_s / COST_SHARE)
 
     @property
     def interval_s(self) -> float:
         """From the begin of a copy to the next one, in the long run."""
-        return max(INTERVAL_S, self.cost_s / COST_SHARE)
+        return max(self._wanted_s, self.cost_s / COST_SHARE)
+
+    @property
+    def _wanted_s(self) -> float:
+        if self.copies < MEASURED:
+            return INTERVAL_S
+        return min(INTERVAL_S, max(LEAST_INTERVAL_S, self.cost_s / CHEAP_SHARE))
 
     @property
     def is_worth_it(self) -> bool:

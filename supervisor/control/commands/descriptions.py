@@ -212,9 +212,14 @@ def _newest_state(runner: Runner) -> list[str]:
     on_disk = f"{saved.step:,} on disk {age}" if saved is not None else _reported_on_disk(runner)
     parts = [f"newest: step {training.memory_step:,} in memory, {on_disk}"]
     if training.memory_interval_s is not None and training.memory_cost_s is not None:
-        cost = f"{1000 * training.memory_cost_s:.0f} ms each, {training.memory_bytes / 1e6:.0f} MB"
-        parts.append(f"copied every {training.memory_interval_s:.0f} s ({cost})")
+        cost = f"{_short(1000 * training.memory_cost_s)} ms each, {training.memory_bytes / 1e6:.0f} MB"
+        parts.append(f"copied every {_short(training.memory_interval_s)} s ({cost})")
     return parts
+
+
+def _short(value: float) -> str:
+    """A measured number, without digits that mean nothing."""
+    return f"{value:.0f}" if value >= 1 else f"{value:.2g}"
 
 
 def _reported_on_disk(runner: Runner) -> str:

@@ -93,6 +93,10 @@ async def test_a_job_says_what_is_newest_in_memory_and_on_the_disk_and_what_copi
         job
     )
 
+    training.on_message(messages.Progress(1, 1250, **{**copied, "memory_interval_s": 0.25, "memory_cost_s": 4e-4}), 0.0)
+    assert "copied every 0.25 s (0.4 ms each, 805 MB)" in full_description(job)
+    training.on_message(messages.Progress(1, 1250, **copied), 0.0)
+
     # an earlier daemon was told of it
     reported = ReportedCheckpoint(900, "step-0000000900.a1", "/srv/digits", wall_at=time.time() - 61.5)
     job.facts.account = ProgressAccount(reported)
