@@ -71,10 +71,17 @@ class AccessOrder:
         """Whether each step assigns this attribute, or this name of a module, before it reads it; None if the watched
         step did neither. `owner`: the id of the object that has the attribute: another one may have an attribute of
         that name."""
-        orders = [first for first in (self._first_of(name, owner, True), self._first_of(name, None, False)) if first]
+        orders = self._orders(name, owner)
         if not orders:
             return None
         return all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
+
+    def read_first(self, name: str, owner: int | None = None) -> bool:
+        """Whether the watched step read it before it assigned it."""
+        return any(first.kind == "load" for first in self._orders(name, owner))
+
+    def _orders(self, name: str, owner: int | None) -> list[_First]:
+        return [first for first in (self._first_of(name, owner, True), self._first_of(name, None, False)) if first]
 
     def _first_of(self, name: str, owner: int | None, is_attribute: bool) -> "_First | None":
         firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
