@@ -60,7 +60,8 @@ class LostChanges:
         if now.binding in self._set_in_heads:
             return False
         # each step assigns it before it reads it, as far as the watched step has shown
-        is_made_anew = None if self._order is None else self._order.made_anew(now.binding, now.owner)
+        kind = self._readers.kind_at(now.owner)
+        is_made_anew = None if self._order is None else self._order.made_anew(now.binding, now.owner, kind)
         return not (now.binding in self._set_in_step if is_made_anew is None else is_made_anew)
 
     def is_unread(self, now: Reached) -> bool:
@@ -68,7 +69,8 @@ class LostChanges:
         code of the script."""
         if now.binding is None or now.kind not in ("value", "array", "container", "mapping"):
             return False
-        is_read = self._order is None or self._order.read_first(now.binding, now.owner)
+        kind = self._readers.kind_at(now.owner)
+        is_read = self._order is None or self._order.read_first(now.binding, now.owner, kind)
         return not (is_read or self._readers.may_read(now.binding, now.owner))
 
     def is_place_lost(

@@ -19,7 +19,7 @@ from worker.checks.watch import digests
 from worker.checks.watch.kept_values import COMPARABLE, Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
-from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
+from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, kind_of, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file
 from worker.log_file import LogFile
 
@@ -30,7 +30,7 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
     the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
-    `kinds`: by id, the classes of objects that have attributes; `ended`: that the time was over before all was seen."""
+    `kinds`: by id, `kind_of` what has attributes; `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
@@ -38,7 +38,7 @@ class Search:
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
-        self.kinds: dict[int, type] = {}
+        self.kinds: dict[int, Any] = {}
         self.ended = False
         self._kept = kept
         self._until = until
@@ -106,7 +106,7 @@ class Search:
         else:
             if is_cache(value) and (count := cached_draws(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
-            self.kinds[identity] = type(value)
+            self.kinds[identity] = kind_of(value)
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function

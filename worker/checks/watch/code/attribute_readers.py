@@ -20,9 +20,9 @@ _READ_ALL = frozenset(
 class AttributeReaders:
     """The code that a look knows."""
 
-    def __init__(self, codes: Mapping[types.CodeType, int | None], kinds: Mapping[int, type], *, is_all: bool) -> None:
+    def __init__(self, codes: Mapping[types.CodeType, int | None], kinds: Mapping[int, Any], *, is_all: bool) -> None:
         """`codes`: of the script's functions; of those that run now, with the offset where they are. `kinds`: by id,
-        the classes of objects. `is_all`: whether that is everything the loop reaches."""
+        `kind_of` objects. `is_all`: whether that is everything the loop reaches."""
         self._codes = codes
         self._kinds = kinds
         self._is_all = is_all
@@ -30,12 +30,15 @@ class AttributeReaders:
 
     def may_read(self, name: str, owner: int | None) -> bool:
         """Whether an attribute of the object with the id `owner` may be read from now on before it is assigned."""
-        kind = None if owner is None else self._kinds.get(owner)
-        if kind is None or not self._is_all or not _is_own_alone(kind):
+        if not self._is_all or not _is_own_alone(self.kind_at(owner)):
             return True
         if name not in self._known:
             self._known[name] = self._is_read(name)
         return self._known[name]
+
+    def kind_at(self, owner: int | None) -> Any:
+        """`kind_of` the object with an id; None if nobody knows."""
+        return None if owner is None else self._kinds.get(owner)
 
     def _is_read(self, name: str) -> bool:
         return any(
@@ -44,7 +47,7 @@ class AttributeReaders:
         )
 
 
-def _is_own_alone(kind: type) -> bool:
-    if hasattr(kind, "__dataclass_fields__"):  # which has methods that read all
+def _is_own_alone(kind: Any) -> bool:
+    if not isinstance(kind, type) or hasattr(kind, "__dataclass_fields__"):  # which has methods that read all
         return False
     return all(is_scripts_class(owner) and not is_installed(cast("Any", owner)) for owner in kind.__mro__[:-1])
