@@ -60,9 +60,9 @@ class LostChanges:
         if now.binding in self._set_in_heads:
             return False
         # each step assigns it before it reads it, as far as the watched step has shown
-        kind = self._readers.kind_at(now.owner)
-        is_made_anew = None if self._order is None else self._order.made_anew(now.binding, now.owner, kind)
-        return not (now.binding in self._set_in_step if is_made_anew is None else is_made_anew)
+        if self._order is not None and self._order.has_seen(now.binding):
+            return not self._order.made_anew(now.binding, now.owner, self._readers.kind_at(now.owner))
+        return now.binding not in self._set_in_step
 
     def is_unread(self, now: Reached) -> bool:
         """Whether it is a result that nothing reads before it is set again, neither in the watched step nor in any

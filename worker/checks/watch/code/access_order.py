@@ -82,6 +82,10 @@ class AccessOrder:
             return None
         return all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
 
+    def has_seen(self, name: str) -> bool:
+        """Whether the watched step used an attribute, of any object, or a name of a module of this name."""
+        return any(known == name for known, _, _ in self._first)
+
     def read_first(self, name: str, owner: int | None = None, kind: Any = None) -> bool:
         """Whether the watched step read it before it assigned it."""
         return any(first.kind == "load" for first in self._orders(name, owner, kind))
