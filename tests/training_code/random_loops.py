@@ -51,7 +51,8 @@ WHEN = (
 )  # fmt: skip
 MADE = (
     ("float(WEIGHTS.sum())", "made"), ("WEIGHTS.copy()", "made[0]"), ("len(x)", "made"),
-    ("run.step", "made"), ("0.9**epoch", "made"),
+    ("run.step", "made"), ("0.9**epoch", "made"), ("WEIGHTS.sum() > 0.5", "int(made)"),
+    ("range(int(8 * abs(WEIGHTS.sum())) % 3)", "len(made)"),
 )  # fmt: skip
 """What a head may make for the steps, and the first three what stands before the loops; and how the steps read it."""
 PLACES = ("head", "step", "step", "step", "tail")

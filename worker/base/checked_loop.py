@@ -79,8 +79,9 @@ class CheckedLoop(IndexLoops):
             frame = sys._getframe(1)
             self._begin_watch(frame)
             if is_again and self._body is not None and self._body.epoch == self._position.epoch:
-                for_batches, self._in_head = self._loop_checks.head_otherwise(frame, self._body.made)
-                self._for_batches = self._body.epoch, for_batches
+                epoch = self._body.epoch
+                for_batches, self._in_head = self._loop_checks.head_otherwise(frame, self._body.made, epoch)
+                self._for_batches = epoch, for_batches
 
     def _recorded(self) -> dict[str, int]:
         """What the first pass has set in the processes before."""

@@ -224,11 +224,11 @@ class LoopChecks:
         return self._new_watch is not None
 
     def head_otherwise(
-        self, frame: FrameType | None, recorded: Mapping[str, int]
+        self, frame: FrameType | None, recorded: Mapping[str, int], epoch: int
     ) -> tuple[list[Finding], list[Finding]]:
         """As `StepWatch.head_otherwise`."""
         try:
-            return ([], []) if self._new_watch is None else self._new_watch.head_otherwise(frame, recorded)
+            return ([], []) if self._new_watch is None else self._new_watch.head_otherwise(frame, recorded, epoch)
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             return [], [_failed_comparison(error)]
 

@@ -239,15 +239,18 @@ _AROUND_OTHERS = (itertools.groupby, itertools.pairwise)  # which can't be reduc
 def digest_position(iterator: Any, depth: int = 6) -> int | None:
     """The digest of how far an iterator is; None if that can't be told. Looking does not move it.
 
-    A generator is where its code stands, with the local values that it will read, and with the iterators that its loops
-    hold.
+    A generator is where its code stands, with the local values that it will read, with the iterators that its loops
+    hold, and with what an expression has read before its `yield`, as the first n of `n += yield n`.
     """
     if isinstance(iterator, types.GeneratorType):
         frame = iterator.gi_frame
         if frame is None:
             return 0
-        iterators = [held for held in gc.get_referents(iterator) if hasattr(type(held), "__next__")]
-        return _digest_held([frame.f_lasti, *locals_to_read(frame).values(), *iterators], depth)
+        held = gc.get_referents(iterator)
+        iterators = [value for value in held if hasattr(type(value), "__next__")]
+        return _digest_held(
+            [frame.f_lasti, *locals_to_read(frame).values(), *iterators, *_plain_beside_locals(held, frame)], depth
+        )
     if (reduce := _BUILT_IN_ITERATORS.get(type(iterator))) is not None:
         reduced = reduce(iterator)
         return _digest_held(reduced[1:] if isinstance(reduced, tuple) else [reduced], depth)
@@ -256,6 +259,18 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
     if (number := getattr(iterator, "_num_yielded", None)) is not None:  # of PyTorch's DataLoader
         return digest_plain(number)
     return None
+
+
+def _plain_beside_locals(held: Iterable[Any], frame: types.FrameType) -> list[Any]:
+    """The plain values among what a generator holds, without one for each of its variables: what its expressions wait
+    with."""
+    plain = [value for value in held if isinstance(value, PLAIN)]
+    for name in set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars) & frame.f_locals.keys():
+        value = frame.f_locals[name]
+        place = next((number for number, other in enumerate(plain) if other is value), None)
+        if place is not None:
+            del plain[place]
+    return plain
 
 
 def locals_to_read(frame: types.FrameType | None) -> dict[str, Any]:

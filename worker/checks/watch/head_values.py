@@ -21,6 +21,7 @@ class HeadValues:
     def __init__(self) -> None:
         self.digests: dict[str, int] = {}
         """By name, what the head has made and no step has changed since."""
+        self._left_to_steps: tuple[int, dict[str, int]] = 0, {}  # of which epoch; by name, what it was then
 
     def see(
         self, values: Values, frames: Sequence[LoopFrame], is_kept: Callable[[Reached], bool], *, is_first: bool
@@ -38,26 +39,38 @@ class HeadValues:
         attributes = frozenset[str]().union(*by_loop[1:])  # the innermost loop sets its own in each step
         for path, reached in values.items():
             is_made = path in names or reached.binding in attributes
-            if is_made and reached.is_numeric and not is_kept(reached) and len(self.digests) < MOST_VALUES:
+            if is_made and reached.is_comparable and not is_kept(reached) and len(self.digests) < MOST_VALUES:
                 self.digests[path] = reached.digest
 
+    def made_otherwise(
+        self, recorded: Mapping[str, int], values: Values, frames: Sequence[LoopFrame], epoch: int
+    ) -> list[Reached]:
+        """What the head has made now, in `values`, that is not what was recorded of the same epoch. Not what it leaves
+        None: the record is of the epoch's first step, so the next step may make it."""
+        names, by_loop = _made_in_heads(frames)
+        attributes = frozenset[str]().union(*by_loop)
+        others = [
+            now
+            for path, digest in recorded.items()
+            if (now := values.get(path)) is not None
+            and now.digest != digest
+            and (path in names or now.binding in attributes)
+            and not now.is_text_or_function
+        ]
+        self._left_to_steps = epoch, {now.path: recorded[now.path] for now in others if _is_none(now)}
+        return [now for now in others if not _is_none(now)]
 
-def made_otherwise(recorded: Mapping[str, int], values: Values, frames: Sequence[LoopFrame]) -> list[Reached]:
-    """What the head has made now, in `values`, that is not what was recorded of the same epoch."""
-    names, by_loop = _made_in_heads(frames)
-    attributes = frozenset[str]().union(*by_loop)
-    return [
-        now
-        for path, digest in recorded.items()
-        if (now := values.get(path)) is not None
-        and now.digest != digest
-        and (path in names or now.binding in attributes)
-    ]
+    def filled_otherwise(self, values: Values, epoch: int) -> list[Reached]:
+        """What the first step has made, or not, of what the head left None."""
+        (of_epoch, recorded), self._left_to_steps = self._left_to_steps, (0, {})
+        filled = [now for path in recorded if epoch == of_epoch and (now := values.get(path)) is not None]
+        return [now for now in filled if now.digest != recorded[now.path]]
 
 
 def made_in_run_head(values: Values, frames: Sequence[LoopFrame]) -> dict[str, Reached]:
     """The numbers and arrays that the loops read and what stands between the `with` of the run and them has made. What
-    a function around the loops is called with comes from there, too, unless it was there before."""
+    a function around the loops is called with comes from there, too, unless it was there before. Not None, which often
+    stands for what only a later start finds."""
     names: set[str] = set()
     for number, frame in enumerate(frames):
         names |= frame.read & frame.made_before_loops
@@ -68,8 +81,14 @@ def made_in_run_head(values: Values, frames: Sequence[LoopFrame]) -> dict[str, R
     return {
         path: now
         for path, now in values.items()
-        if now.is_numeric and (path in names or (now.owner is not None and now.binding in attributes))
+        if now.is_comparable
+        and not _is_none(now)
+        and (path in names or (now.owner is not None and now.binding in attributes))
     }
+
+
+def _is_none(reached: Reached) -> bool:
+    return reached.kind == "value" and reached.value is None
 
 
 def _given_to(frame: LoopFrame, frames: Sequence[LoopFrame]) -> set[str]:

@@ -4,6 +4,7 @@ Each kind of run says what its checkpoints hold, and the watch and the search le
 """
 
 import dis
+import enum
 import functools
 import itertools
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
+
+import numpy as np
 
 from worker.checks.reachability import closure_of, held_attributes
 from worker.checks.watch import digests
@@ -26,13 +29,16 @@ from worker.checks.watch.script_objects import (
 from worker.checks.watch.standard_objects import NAMESPACES, content_of
 from worker.log_file import LogFile
 
+COMPARABLE = (Number, np.bool_, type(None), enum.Enum, range)
+"""Plain values of which another process has another one only if it was made of something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reached:
     """One value. `path`: its name; `binding`: the name that is bound to it directly, an attribute or a name of a module
     that code assigns, None for others. `owner`: the id of the object that has the attribute. `identity`: its own, 0 of
-    a plain value, which `value` is. `numbers`: of a container that holds numbers and arrays alone, the numbers; None
-    of any other."""
+    a plain value, which `value` is. `numbers`: of a container that holds nothing but arrays and what is COMPARABLE, the
+    latter; None of any other."""
 
     path: str
     kind: str
@@ -44,11 +50,17 @@ class Reached:
     numbers: tuple[object, ...] | None = None
 
     @property
-    def is_numeric(self) -> bool:
-        """Whether it is a number, an array or consists of such."""
+    def is_comparable(self) -> bool:
+        """Whether it is COMPARABLE, an array or consists of such. Texts name files, hosts and times."""
         if self.kind in ("container", "mapping"):
             return self.numbers is not None
-        return self.kind == "array" or (self.kind == "value" and isinstance(self.value, Number))
+        return self.kind == "array" or (self.kind == "value" and isinstance(self.value, COMPARABLE))
+
+    @property
+    def is_text_or_function(self) -> bool:
+        """Whether it is a text or which function an attribute is, and no member of an enumeration."""
+        is_text = isinstance(self.value, str) and not isinstance(self.value, enum.Enum)
+        return self.kind == "object" or (self.kind == "value" and is_text)
 
 
 @dataclass(slots=True)

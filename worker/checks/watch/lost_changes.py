@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from worker.checks.watch.clocks import a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
+from worker.checks.watch.code.attribute_readers import AttributeReaders
 from worker.checks.watch.code.loop_frames import LoopFrame
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.named_paths import NamedPaths
@@ -20,16 +21,18 @@ class LostChanges:
         frames: Sequence[LoopFrame],
         named: NamedPaths,
         order: AccessOrder | None,
+        readers: AttributeReaders,
         *,
         is_other_epoch: bool,
         clocks_since: float,
     ) -> None:
-        """`order`: what the watched step has shown; None before it. `is_other_epoch`: than that of the look before.
-        `clocks_since`: from when on a clock may have shown what is there now."""
+        """`order`: what the watched step has shown; None before it. `readers`: the script's code. `is_other_epoch`:
+        than that of the look before. `clocks_since`: from when on a clock may have shown what is there now."""
         self._kept = kept
         self._frames = frames
         self._named = named
         self._order = order
+        self._readers = readers
         self._clocks_since = clocks_since
         self._in_loops = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
         self._by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - self._in_loops.keys()
@@ -57,8 +60,18 @@ class LostChanges:
         if now.binding in self._set_in_heads:
             return False
         # each step assigns it before it reads it, as far as the watched step has shown
-        is_made_anew = None if self._order is None else self._order.made_anew(now.binding, now.owner)
-        return not (now.binding in self._set_in_step if is_made_anew is None else is_made_anew)
+        if self._order is not None and self._order.has_seen(now.binding):
+            return not self._order.made_anew(now.binding, now.owner, self._readers.kind_at(now.owner))
+        return now.binding not in self._set_in_step
+
+    def is_unread(self, now: Reached) -> bool:
+        """Whether it is a result that nothing reads before it is set again, neither in the watched step nor in any
+        code of the script."""
+        if now.binding is None or now.kind not in ("value", "array", "container", "mapping"):
+            return False
+        kind = self._readers.kind_at(now.owner)
+        is_read = self._order is None or self._order.read_first(now.binding, now.owner, kind)
+        return not (is_read or self._readers.may_read(now.binding, now.owner))
 
     def is_place_lost(
         self, path: str, placed: Placed, values: Mapping[str, Reached], before: Mapping[str, Reached]

@@ -16,21 +16,21 @@ import numpy as np
 
 from worker.checks.reachability import MAX_OBJECTS, is_data
 from worker.checks.watch import digests
-from worker.checks.watch.kept_values import Kept, Reached
+from worker.checks.watch.kept_values import COMPARABLE, Kept, Reached
 from worker.checks.watch.referents import Default, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
-from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
+from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, kind_of, package_of
 from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file
 from worker.log_file import LogFile
 
 _OTHER = object()
-"""Stands for what a container holds besides numbers and arrays."""
+"""Stands for what a container holds besides arrays and what is COMPARABLE."""
 
 
 class Search:
     """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
     the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
-    `ended`: that the time was over before all was seen."""
+    `kinds`: by id, `kind_of` what has attributes; `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
@@ -38,6 +38,7 @@ class Search:
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
+        self.kinds: dict[int, Any] = {}
         self.ended = False
         self._kept = kept
         self._until = until
@@ -105,6 +106,7 @@ class Search:
         else:
             if is_cache(value) and (count := cached_draws(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
+            self.kinds[identity] = kind_of(value)
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
@@ -130,7 +132,7 @@ class Search:
         self, path: str, container: Any, depth: int = 8, outer: str | None = None, numbers: list[object] | None = None
     ) -> int:
         """The digest of what is plain in a container; the objects in it wait for their turn. `outer`: the path of the
-        one that has it. `numbers`: gets the numbers in it, and `_OTHER` for what is neither a number nor an array."""
+        one that has it. `numbers`: gets what is COMPARABLE in it, and `_OTHER` for what is no array either."""
         numbers = [] if numbers is None else numbers
         parts = [len(container)]
         try:
@@ -142,7 +144,7 @@ class Search:
         for key, entry in entries:
             if isinstance(entry, digests.PLAIN):
                 parts.append(digests.digest_plain(entry))
-                numbers.append(entry if isinstance(entry, int | float | complex | np.number) else _OTHER)
+                numbers.append(entry if isinstance(entry, COMPARABLE) else _OTHER)
                 continue
             if (function := _function_of(entry)) is not None:
                 parts.append(digests.digest_plain(function))

@@ -82,6 +82,22 @@ def is_scripts_class(kind: type) -> bool:
     return package_of(kind) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names or kind.__module__ == "__main__"
 
 
+def kind_of(value: Any) -> Any:
+    """What objects have in common whose methods do the same with an attribute: their class. Each class and each module
+    is a kind of its own."""
+    return value if isinstance(value, type | types.ModuleType) else type(value)
+
+
+def are_related(first: Any, second: Any) -> bool:
+    """Whether objects of two kinds may share code: their classes have one of the script's in common. Of None nobody
+    knows."""
+    if first is None or second is None or first is second:
+        return True
+    if not (isinstance(first, type) and isinstance(second, type)):
+        return False
+    return any(is_scripts_class(kind) for kind in first.__mro__ if kind in second.__mro__)
+
+
 @functools.lru_cache(maxsize=4096)
 def is_installed(kind: Any) -> bool:
     """Whether a class is of an installed package that is no framework: nobody who writes a script knows its insides."""

@@ -4,9 +4,10 @@ pass changes, such as the mean of the first batch.
 They do not change from one step boundary to the next, so comparing those tells nothing of them: a restart sets them in
 its own first pass, from another batch, or not at all where that asks for the first epoch. Many are set so and come out
 the same, a flag or a table, and nobody wants to hear of these. So a job's directory keeps what they were, and the first
-steps after a restart compare: what differs is named. Numbers, arrays and containers of these are compared: texts name
-files, hosts and times, and differ without an effect. It is written with the first step already, when nobody knows yet
-which of them change later, as a checkpoint of that step may be the one that is restored.
+steps after a restart compare: what differs is named. Texts name files, hosts and times, and differ without an effect: a
+text or a function is named only if an earlier process has replaced the one that the script sets before, and this one
+has not. It is written with the first step already, when nobody knows yet which of them change later, as a checkpoint of
+that step may be the one that is restored.
 """
 
 import contextlib
@@ -39,6 +40,7 @@ class SetOnce:
         self.begun: frozenset[str] = frozenset()
         """The names that what stands before the loops has made."""
         self._changed: set[str] = set()  # what a later pass has set to something else, or would make anew
+        self._untouched: set[str] = set()  # what the first pass of this process has left as it was
 
     def begin(self, values: Values, objects: Collection[int] = ()) -> None:
         """What there is before the first pass, or, called again, behind its head. `objects`: ids of those that have
@@ -67,8 +69,10 @@ class SetOnce:
                 is_new = now.owner in owners or _is_of_object_made_late(path, before)
             else:
                 is_new = now.digest != was.digest
+                self._untouched |= set() if is_new else {path}
+            is_replaced = was is not None and was.is_text_or_function and now.is_text_or_function
             is_named = now.binding is not None or now.numbers is not None
-            if is_new and now.is_numeric and is_named and is_lost(now, was):
+            if is_new and (now.is_comparable or is_replaced) and is_named and is_lost(now, was):
                 self._digests[path] = now.digest
 
     def later(self, values: Values, is_lost: IsLost) -> None:
@@ -93,6 +97,7 @@ class SetOnce:
             if path not in self._changed
             and (now := values.get(path)) is not None
             and now.digest != digest
+            and (path in self._untouched or not now.is_text_or_function)
             and (path in self.begun or is_lost(now, now))
         ]
 

@@ -29,12 +29,13 @@ from worker.checks.watch.carried_names import CarriedNames
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT
 from worker.checks.watch.code.access_order import AccessOrder, unwatched_code
+from worker.checks.watch.code.attribute_readers import AttributeReaders
 from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame, is_made_from_run, loop_frames
 from worker.checks.watch.code.loop_heads import read_behind
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
-from worker.checks.watch.head_values import HeadValues, made_in_run_head, made_otherwise
+from worker.checks.watch.head_values import HeadValues, made_in_run_head
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.lost_changes import LostChanges
@@ -99,14 +100,15 @@ class StepWatch:
         self._once.begin(search.values, search.objects_seen)
 
     def head_otherwise(
-        self, frame: types.FrameType | None, recorded: Mapping[str, int]
+        self, frame: types.FrameType | None, recorded: Mapping[str, int], epoch: int
     ) -> tuple[list[Finding], list[Finding]]:
         """What the head of an epoch, done again, has made otherwise than at the epoch's begin: what matters to the
         batches that are left, if there are any, and what also the code behind them reads."""
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
-        values = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames)).values
-        lost = self._lost_changes(kept, frames, is_other_epoch=True)
-        others = [reached for reached in made_otherwise(recorded, values, frames) if not lost.is_kept_or_time(reached)]
+        search = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames))
+        lost = self._lost_changes(search, kept, frames, is_other_epoch=True)
+        made = self._head_values.made_otherwise(recorded, search.values, frames, epoch)
+        others = [reached for reached in made if not lost.is_kept_or_time(reached)]
         behind = frozenset[str]().union(*(read_behind(loop_frame.frame) for loop_frame in frames))
         values_of = {reached.path: CarriedValue(reached.path, reached.path, False, "head") for reached in others}
         read = [values_of[reached.path] for reached in others if short_name(reached.path) in behind]
@@ -144,11 +146,16 @@ class StepWatch:
         until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
         search = Search(kept, until).run(self._roots_of(frames))
         is_other_epoch = epoch != self._epoch
-        lost = self._lost_changes(kept, frames, is_other_epoch=is_other_epoch)
+        lost = self._lost_changes(search, kept, frames, is_other_epoch=is_other_epoch)
         if not is_first:
             findings += self._changed(search, lost, frames)
         findings += self._replaced(search, kept, lost, frames)
         findings += self._set_otherwise(search, lost, frames)
+        if is_first:
+            filled = self._head_values.filled_otherwise(search.values, epoch)
+            findings += findings_of(
+                CarriedValue(now.path, now.path, False, "head") for now in filled if not lost.is_kept_or_time(now)
+            )
         self._head_values.see(
             search.values,
             frames,
@@ -213,7 +220,7 @@ class StepWatch:
         values: list[CarriedValue] = []
         for path, now in search.values.items():
             before = self._before.get(path)
-            if before is None or before.digest == now.digest or not lost.is_lost(now, before):
+            if before is None or before.digest == now.digest or not lost.is_lost(now, before) or lost.is_unread(now):
                 continue
             if now.kind == "file" and self._seeks(frames):
                 continue  # a step reads where it wants to
@@ -232,10 +239,16 @@ class StepWatch:
         codes = (*self._codes, *(frame.frame.f_code for frame in frames))
         return any("seek" in names_in_code(code) for code in codes)
 
-    def _lost_changes(self, kept: Kept, frames: Sequence[LoopFrame], *, is_other_epoch: bool) -> LostChanges:
+    def _lost_changes(
+        self, search: Search, kept: Kept, frames: Sequence[LoopFrame], *, is_other_epoch: bool
+    ) -> LostChanges:
+        codes: dict[types.CodeType, int | None] = dict.fromkeys(self._codes | search.codes)
+        codes |= {frame.frame.f_code: frame.frame.f_lasti for frame in frames}
+        readers = AttributeReaders(codes, search.kinds, is_all=not (search.ended or self.is_cut_short))
         return LostChanges(
-            kept, frames, self._named, self._order, is_other_epoch=is_other_epoch, clocks_since=self._clocks_since
-        )
+            kept, frames, self._named, self._order, readers,
+            is_other_epoch=is_other_epoch, clocks_since=self._clocks_since,
+        )  # fmt: skip
 
     def _replaced(self, search: Search, kept: Kept, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
         """The places that hold another object than at the last look."""

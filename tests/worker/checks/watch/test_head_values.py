@@ -3,6 +3,7 @@ it is named then.
 """
 
 import contextlib
+import enum
 import json
 import threading
 from collections.abc import Callable
@@ -17,10 +18,17 @@ from tests.worker.histories import Died, History
 from worker.files import FilesRun
 
 
+class Phase(enum.Enum):
+    """Of a training."""
+
+    EARLY = 1
+    LATE = 2
+
+
 class Rate:
     """An object of the script's, whose attribute each head sets."""
 
-    value = 0.0
+    value: float | None = 0.0
 
 
 RATE = Rate()
@@ -43,6 +51,52 @@ def attribute_from_the_state(run: FilesRun, history: History, dies_at: int) -> N
         RATE.value = 1000.0 * len(history.done)
         for number in run.range(4):
             step(run, history, number * RATE.value, dies_at)
+
+
+def member_of_an_enumeration(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        phase = Phase.LATE if len(history.done) > 5 else Phase.EARLY
+        for number in run.range(4):
+            step(run, history, number * phase.value, dies_at)
+
+
+def truth_of_numpy(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        is_late = np.array([len(history.done)]).sum() > 5
+        for number in run.range(4):
+            step(run, history, number if is_late else 2 * number, dies_at)
+
+
+def none_or_a_number(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        limit = None if len(history.done) > 5 else 2
+        for number in run.range(4):
+            step(run, history, number if limit is None else min(number, limit), dies_at)
+
+
+def filled_by_the_first_step_with_what_comes_again(run: FilesRun, history: History, dies_at: int) -> None:
+    for epoch in run.epochs(2):
+        RATE.value = None
+        for number in run.range(4):
+            if RATE.value is None:
+                RATE.value = 0.5**epoch
+            step(run, history, number * RATE.value, dies_at)
+
+
+def filled_by_the_first_step_with_its_number(run: FilesRun, history: History, dies_at: int) -> None:
+    for _ in run.epochs(2):
+        RATE.value = None
+        for number in run.range(4):
+            if RATE.value is None:
+                RATE.value = number + 1.0
+            step(run, history, number * RATE.value, dies_at)
+
+
+def text_that_a_start_finds(run: FilesRun, history: History, dies_at: int) -> None:
+    found = None if dies_at > 0 else "what the start before has left"
+    for number in run.range(8):
+        step(run, history, float(number), dies_at)
+        print(found)
 
 
 def argument_from_the_state(run: FilesRun, history: History, dies_at: int) -> None:
@@ -144,6 +198,9 @@ def train(script: Script, folder: Path, dies_at: int) -> list[float]:
     ("script", "name"),
     [
         (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.value"), (argument_from_the_state, "rate"),
+        (member_of_an_enumeration, "phase"), (truth_of_numpy, "is_late"), (none_or_a_number, "limit"),
+        (filled_by_the_first_step_with_what_comes_again, None),
+        (filled_by_the_first_step_with_its_number, "RATE.value"), (text_that_a_start_finds, None),
         (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
         (object_that_a_function_is_called_with, None), (made_before_the_loops, "rate (before the loops)"),
         (attribute_set_before_the_loops, "RATE.value (test_head_values.py"), (made_at_the_first_start, None),

@@ -183,6 +183,29 @@ def test_position_of_a_generator_has_the_arrays_and_lists_that_it_will_read() ->
     assert digests.digest_position(source) != before
 
 
+def test_position_of_a_generator_has_what_an_expression_has_read_before_it_yields() -> None:
+    def added_up() -> Any:
+        total, weight = 0, 7
+        while True:
+            total += weight * (yield total)
+
+    def shared(weight: int) -> Any:
+        total = 0
+
+        def generate() -> Any:
+            nonlocal total
+            while True:
+                total = total + weight + (yield 3)
+
+        return generate()
+
+    for source in (added_up(), shared(7)):
+        next(source)
+        before = digests.digest_position(source)
+        source.send(1)
+        assert digests.digest_position(source) != before
+
+
 def test_position_of_a_generator_has_nothing_that_it_makes_anew() -> None:
     def noise() -> Any:
         while True:

@@ -162,6 +162,38 @@ def test_caches_that_the_first_pass_has_filled_are_told() -> None:
     ]
 
 
+class Modes:
+    """Has a mode, a limit and a function, which the first step may replace, and two names of the process."""
+
+    def __init__(self) -> None:
+        self.mode, self.limit, self.rate = "cold", 0.5, float
+        self.host, self.folder = "", None
+
+    def step(self, number: int) -> str:
+        if not self.host:
+            self.host, self.folder = f"host of {os.urandom(4).hex()}", f"of {os.urandom(4).hex()}"
+        if number == 0:
+            self.mode, self.limit, self.rate = "warm", None, abs
+        return f"{self.mode} {self.limit} {self.rate(1.0)} {self.host} {self.folder}"
+
+
+def test_texts_none_and_functions_that_only_the_first_process_has_set_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for dies_at in (4, -1):
+        modes = Modes()
+        with contextlib.suppress(Died), FilesRun(History(), directory=tmp_path, interval="1 steps") as run:
+            for number in run.range(8):
+                shown = modes.step(number)
+                if run.step == dies_at:
+                    raise Died
+                run.step_done(loss=len(shown))
+        wait_for_the_record()
+
+    said = " ".join(line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line)
+    assert [name for name in vars(modes) if f"modes.{name} " in said] == ["mode", "limit", "rate"]
+
+
 class Timer:
     """Says how long the first step took, and who did it."""
 

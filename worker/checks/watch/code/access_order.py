@@ -15,17 +15,22 @@ from typing import Any, cast
 
 from worker.checks.watch.code.bytecode import flow_of
 from worker.checks.watch.code.instructions import NameAccess, accesses_by_offset
+from worker.checks.watch.script_objects import are_related, kind_of
 
 MAX_EVENTS = 300_000  # instructions; about half a second
+UNKNOWN = object()
+"""Stands for what has an attribute and no name."""
 _Trace = Callable[[types.FrameType, str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first access. `number`: how many came before it."""
+    """The first access. `number`: how many came before it. `owner`: the kind of what has the attribute, if it is known:
+    `kind_of` it."""
 
     number: int
     kind: str
+    owner: Any
     code: types.CodeType
     offset: int
 
@@ -67,20 +72,37 @@ class AccessOrder:
             frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, opcodes, lines
         self._frames.clear()
 
-    def made_anew(self, name: str, owner: int | None = None) -> bool | None:
+    def made_anew(self, name: str, owner: int | None = None, kind: Any = None) -> bool | None:
         """Whether each step assigns this attribute, or this name of a module, before it reads it; None if the watched
         step did neither. `owner`: the id of the object that has the attribute: another one may have an attribute of
-        that name."""
-        orders = [first for first in (self._first_of(name, owner, True), self._first_of(name, None, False)) if first]
+        that name. `kind`: `kind_of` that object, if it is known: what a step does with an object that it makes, and
+        that was another one in the watched step, others of its kind show."""
+        orders = self._orders(name, owner, kind)
         if not orders:
             return None
         return all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
 
-    def _first_of(self, name: str, owner: int | None, is_attribute: bool) -> "_First | None":
+    def has_seen(self, name: str) -> bool:
+        """Whether the watched step used an attribute, of any object, or a name of a module of this name."""
+        return any(known == name for known, _, _ in self._first)
+
+    def read_first(self, name: str, owner: int | None = None, kind: Any = None) -> bool:
+        """Whether the watched step read it before it assigned it."""
+        return any(first.kind == "load" for first in self._orders(name, owner, kind))
+
+    def _orders(self, name: str, owner: int | None, kind: Any) -> list[_First]:
+        of_attribute = self._first_of(name, owner, kind, is_attribute=True)
+        return [first for first in (of_attribute, self._first_of(name, None, None, is_attribute=False)) if first]
+
+    def _first_of(self, name: str, owner: int | None, kind: Any, *, is_attribute: bool) -> "_First | None":
         firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
-        if owner is not None and owner in firsts:  # what has no name may be this object
-            firsts = {known: first for known, first in firsts.items() if known in (owner, None)}
-        return min(firsts.values(), key=lambda first: first.number, default=None)
+        is_known = owner is not None and owner in firsts
+        some = [  # what has no name may be any object
+            first
+            for known, first in firsts.items()
+            if known is None or (known == owner if is_known else are_related(first.owner, kind))
+        ]
+        return min(some, key=lambda first: first.number, default=None)
 
     def _always_assigns(self, name: str, first: "_First") -> bool:
         flow = flow_of(first.code)
@@ -90,12 +112,10 @@ class AccessOrder:
         return flow.assigns_first(name, is_attribute=is_attribute, start=start)
 
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
-        owner = None
-        if access.holder is not None:
-            names = frame.f_locals if access.holder in frame.f_locals else frame.f_globals
-            owner = id(names.get(access.holder))
-        first = _First(len(self._first), access.kind, frame.f_code, frame.f_lasti)
-        self._first.setdefault((access.name, access.is_attribute, owner), first)
+        owner = UNKNOWN if access.holder is None else named_in(frame, access.holder)
+        key = access.name, access.is_attribute, None if owner is UNKNOWN else id(owner)
+        if key not in self._first:
+            self._first[key] = _First(len(self._first), access.kind, kind_of(owner), frame.f_code, frame.f_lasti)
 
     def _accesses(self, code: types.CodeType) -> Mapping[int, NameAccess]:
         accesses = self._in_code.get(code)
@@ -133,6 +153,25 @@ class AccessOrder:
             return on_event
 
         return on_event
+
+
+def named_in(frame: types.FrameType, names: tuple[str, ...]) -> Any:
+    """What `self.trainer` is in a frame, from its names; `UNKNOWN` if an attribute is computed."""
+    variable, *attributes = names
+    value = frame.f_locals.get(variable, frame.f_globals.get(variable, UNKNOWN))
+    for attribute in attributes:
+        value = UNKNOWN if value is UNKNOWN else _held(value, attribute)
+    return value
+
+
+def _held(value: Any, attribute: str) -> Any:
+    own = getattr(value, "__dict__", {})
+    if attribute in own:
+        return own[attribute]
+    found = next((vars(kind)[attribute] for kind in type(value).__mro__ if attribute in vars(kind)), UNKNOWN)
+    if isinstance(found, types.MemberDescriptorType):  # of a slot
+        return getattr(value, attribute, UNKNOWN)
+    return UNKNOWN if hasattr(type(found), "__get__") else found
 
 
 def unwatched_code() -> tuple[str, ...]:

@@ -163,6 +163,31 @@ class Flow:
         following = [(0, False)] if start is None else self.control.following(start, again=True, around=start)
         return name not in live.at(following)
 
+    def may_read_attribute(self, name: str, offset: int | None = None) -> bool:
+        """Whether some way from the function's beginning, from where its frame stands (`f_lasti`), or from the
+        beginning of a pass of the loops there, which a restart does again, reads an attribute of this name, of any
+        object, before it assigns one. What functions inside it do may come at any time."""
+        if name in self.code.co_consts and not _READS_BY_NAME.isdisjoint(self.code.co_names):
+            return True
+        if any(
+            flow_of(code).may_read_attribute(name) for code in self.code.co_consts if isinstance(code, types.CodeType)
+        ):
+            return True
+        if name not in self.code.co_names:
+            return False
+        accesses: list[tuple[Access, ...]] = [
+            (("load" if instruction.opname in ATTRIBUTE_LOADS else "store", name),)
+            if instruction.argval == name and instruction.opname in (*ATTRIBUTE_LOADS, *ATTRIBUTE_STORES)
+            else ()
+            for instruction in self.control.instructions
+        ]
+        start, begins = None, [(0, False)]
+        if offset is not None:
+            start = self.control.index_at(offset)
+            begins += self.control.following(start, again=True, around=start)
+            begins += map(self.control.beginning_of_pass, self.control.loops_around(start))
+        return name in self.control.live_names(accesses, start).at(begins)
+
     def nested_in_loops(self, index: int) -> list[Nested]:
         """The functions that each pass of a loop around an instruction makes anew."""
         loops = self.control.loops_around(index)

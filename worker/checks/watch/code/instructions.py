@@ -128,13 +128,14 @@ def measured_names(code: types.CodeType) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class NameAccess:
-    """What an instruction does with an attribute or a name of the module. `kind`: `load` or `store`. `holder`: the
-    variable whose attribute it is; None for what has no name, such as `self.trainer` in `self.trainer.loss`."""
+    """What an instruction does with an attribute or a name of the module. `kind`: `load` or `store`. `holder`: what has
+    the attribute, as a variable and the attributes that lead from there, `self` and `trainer` in `self.trainer.loss`;
+    None for what has no such name, as the result of a call."""
 
     kind: str
     name: str
     is_attribute: bool
-    holder: str | None = None
+    holder: tuple[str, ...] | None = None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -155,11 +156,18 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, NameAccess]:
     return accesses
 
 
-def _holder(instructions: list[dis.Instruction], number: int) -> str | None:
-    """The variable that the instruction before the one with a number leaves on top of the stack."""
-    before = instructions[number - 1]
-    if before.opname == "COPY":
-        before = instructions[number - 2]
-    if before.opname in _PAIRS and _PAIRS[before.opname][1] == "load":
-        return str(before.argval[1])
-    return str(before.argval) if before.opname in LOADS else None
+def _holder(instructions: list[dis.Instruction], number: int) -> tuple[str, ...] | None:
+    """What the instructions before the one with a number leave on top of the stack, as in `NameAccess`."""
+    attributes: list[str] = []
+    while not instructions[number].is_jump_target:  # as that of `(first if chosen else second).loss`
+        number -= 1
+        before = instructions[number]
+        if before.opname in _PAIRS and _PAIRS[before.opname][1] == "load":
+            return str(before.argval[1]), *reversed(attributes)
+        if before.opname in LOADS:
+            return str(before.argval), *reversed(attributes)
+        if before.opname == "LOAD_ATTR" and not is_method(before):
+            attributes.append(str(before.argval))
+        elif before.opname != "COPY":
+            return None
+    return None
