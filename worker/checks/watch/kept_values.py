@@ -152,7 +152,11 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
         for holder in holders:
             waiting += [getattr(type(holder), name, None) for name in code_names]
         waiting += [value for _, value in roots]
-    takes_all = not names.isdisjoint(_WHOLESALE)
+    is_computed = any(map(_takes_by_computed_name, codes))
+    if is_computed:
+        listed = _listed_names(names, codes, [*(value for name, value in roots if name in names), *holders])
+        names |= listed
+    takes_all = not names.isdisjoint(_WHOLESALE) or (is_computed and not listed)
     written = _Written(names, frozenset().union(*map(_used_whole, codes)) if takes_all else frozenset())
     for name, value in roots:
         _keep(kept, name, value, written.inside(name), seen)
@@ -162,6 +166,39 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
             _keep_attributes(kept, holder, written, seen)
         else:
             _keep(kept, "", holder, None if takes_all else written, seen)
+
+
+@functools.cache
+def _takes_by_computed_name(code: types.CodeType) -> bool:
+    """Whether a function, or one inside it, calls getattr or attrgetter with a name that does not stand there."""
+    steps = iter(step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE"))
+    for step in steps:
+        if step.argval in ("getattr", "attrgetter") and step.opname.startswith("LOAD_"):
+            arguments = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), steps))
+            is_made = any(step.opname in ("BUILD_STRING", "FORMAT_VALUE", "BINARY_OP") for step in arguments)
+            if is_made or not any(isinstance(step.argval, str) and step.opname == "LOAD_CONST" for step in arguments):
+                return True
+    return any(_takes_by_computed_name(const) for const in code.co_consts if isinstance(const, types.CodeType))
+
+
+def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], values: Iterable[Any]) -> set[str]:
+    """The texts in constants of code, in containers, and in containers that are attributes with one of `names`."""
+    containers = [const for code in codes for const in code.co_consts if isinstance(const, digests.CONTAINERS)]
+    for value in values:
+        if isinstance(value, digests.CONTAINERS):
+            containers.append(value)
+        else:
+            attributes = {**vars(type(value)), **held_attributes(value)}
+            containers += [part for name, part in attributes.items() if name in names]
+    return {
+        text
+        for container in containers
+        if isinstance(container, digests.CONTAINERS)
+        for text in (
+            container if isinstance(container, Mapping) else (part for _, part in digests.entries_of(container))
+        )
+        if isinstance(text, str) and text.isidentifier()
+    }
 
 
 @dataclass(frozen=True, slots=True)

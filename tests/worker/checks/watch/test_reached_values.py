@@ -311,6 +311,54 @@ def test_a_program_that_pickles_attributes_of_an_object_keeps_these(write: Any, 
     assert {path for path in reached(("files", files), kept=kept) if path.startswith("files")} == not_kept
 
 
+class Listed:
+    """Writes attributes whose names it has in a list, or somewhere else."""
+
+    KEYS = ("weights", "mean")
+
+    def __init__(self) -> None:
+        self.weights, self.mean, self.count = np.zeros(3), 0.5, 0
+        self.names = ["weights", "mean"]
+
+    def write(self, folder: Path) -> None:
+        np.savez(folder / "a.npz", **{name: getattr(self, name) for name in self.names})
+
+    def write_keys(self, folder: Path) -> None:
+        for key in self.KEYS:
+            np.save(folder / key, getattr(self, key))
+
+    def write_constants(self, folder: Path) -> None:
+        for key in ("weights", "mean"):
+            np.save(folder / key, getattr(self, key))
+
+    def write_made(self, folder: Path) -> None:
+        for number in range(2):
+            np.save(folder / "a", getattr(self, f"part_{number}"))
+
+    def write_named(self, folder: Path) -> None:
+        np.save(folder / "a", getattr(self, "weights"))  # noqa: B009
+        np.save(folder / "b", getattr(self, "mean", None))
+
+
+@pytest.mark.parametrize(
+    ("write", "not_kept"),
+    [
+        (Listed.write, {"files.count"}),
+        (Listed.write_keys, {"files.count"}),
+        (Listed.write_constants, {"files.count"}),
+        (Listed.write_named, {"files.count"}),
+        (Listed.write_made, set()),
+    ],
+)
+def test_a_program_that_takes_attributes_by_names_in_a_list_keeps_these(write: Any, not_kept: set[str]) -> None:
+    files, kept = Listed(), Kept()
+
+    keep_written(kept, [types.MethodType(write, files)])
+
+    left = {path for path in reached(("files", files), kept=kept) if path.startswith("files")}
+    assert left - {"files.names"} - {path for path in left if path.startswith("files.names")} == not_kept
+
+
 class Stopping:
     """Gives some of what it has as its state."""
 
