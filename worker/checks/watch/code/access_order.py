@@ -106,10 +106,10 @@ class AccessOrder:
 
     def _always_assigns(self, name: str, first: "_First") -> bool:
         flow = flow_of(first.code)
-        is_attribute = accesses_by_offset(first.code)[first.offset].is_attribute
+        access = accesses_by_offset(first.code)[first.offset]
         boundary = self._boundaries.get(first.code)
         start = None if boundary is None else flow.control.index_at(boundary)
-        return flow.assigns_first(name, is_attribute=is_attribute, start=start)
+        return flow.assigns_first(name, is_attribute=access.is_attribute, start=start, of=access.holder)
 
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
         owner = UNKNOWN if access.holder is None else named_in(frame, access.holder)
