@@ -92,7 +92,8 @@ class AccessOrder:
 
     def _orders(self, name: str, owner: int | None, kind: Any) -> list[_First]:
         of_attribute = self._first_of(name, owner, kind, is_attribute=True)
-        return [first for first in (of_attribute, self._first_of(name, None, None, is_attribute=False)) if first]
+        of_module = None if isinstance(kind, type) else self._first_of(name, None, None, is_attribute=False)
+        return [first for first in (of_attribute, of_module) if first]
 
     def _first_of(self, name: str, owner: int | None, kind: Any, *, is_attribute: bool) -> "_First | None":
         firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
