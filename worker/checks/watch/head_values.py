@@ -13,6 +13,7 @@ from worker.checks.watch.code.loop_frames import (
     is_attribute_count_before_loops,
     is_count_before_loops,
     is_held_outside,
+    runs_over_count,
 )
 from worker.checks.watch.kept_values import Reached
 
@@ -83,6 +84,7 @@ def made_in_run_head(
     names: set[str] = set()
     attributes: set[str] = set()
     counts: set[str] = set()
+    is_numbered = any(map(runs_over_count, frames))
     for number, frame in enumerate(frames):
         made = set(frame.read & frame.made_before_loops)
         of_count = {name for name in made if is_count_before_loops(name, frame)}
@@ -90,11 +92,12 @@ def made_in_run_head(
         if is_called_once:
             of_count |= frame.read & counts_given_to(frame, frames[number + 1])
             made |= _given_to(frame, frames)
-        counts |= {name for name in of_count if trains(frame, name, False)}
+        counts |= {name for name in of_count if not is_numbered and trains(frame, name, False)}
         names |= made - of_count
         for name in frame.attributes_set_before_loops:
             if is_attribute_count_before_loops(name, frame):
-                counts |= {name} if any(trains(around, name, True) for around in frames) else set()
+                is_trained_with = not is_numbered and any(trains(around, name, True) for around in frames)
+                counts |= {name} if is_trained_with else set()
             else:
                 attributes.add(name)
     return {

@@ -238,6 +238,16 @@ def rate_of_a_closure(run: FilesRun, history: History, dies_at: int) -> None:
         step(run, history, number * rate(), dies_at)
 
 
+def entry_chosen_by_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    for number in run.range(8):
+        history.done.append(float(number))
+        if run.step - begun >= 3:
+            history.done[number] += 1
+        history.done[(run.step - begun) % len(history.done)] += 0.5
+        end_step(run, dies_at)
+
+
 def attribute_of_the_start_that_is_shown(run: FilesRun, history: History, dies_at: int) -> None:
     WARM.begun = run.step
     for number in run.range(8):
@@ -268,6 +278,13 @@ def speed_that_decides(run: FilesRun, history: History, dies_at: int) -> None:
     for number in run.range(8):
         speed = (run.step - begun) / (time.perf_counter() - began_at)
         step(run, history, number + min(speed, 0.0), dies_at)
+
+
+def numbers_that_the_start_is_added_to(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    left = 8 - begun
+    for number in range(left):
+        step(run, history, 1 / (1 + begun + number), dies_at)
 
 
 def numbers_from_the_start(run: FilesRun, history: History, dies_at: int) -> None:
@@ -310,9 +327,10 @@ def train(script: Script, folder: Path, dies_at: int) -> list[float]:
         (the_same_at_each_start, None), (rate_that_begins_with_the_start, "begun (before the loops)"),
         (rate_chosen_by_the_start, "begun (before the loops)"),
         (steps_from_the_start_that_are_given, "begun (before the loops)"),
-        (rate_of_a_closure, "begun (before the loops)"),
+        (rate_of_a_closure, "begun (before the loops)"), (entry_chosen_by_the_start, "begun (before the loops)"),
         (attribute_of_the_start, "WARM.begun (test_head_values.py"), (attribute_of_the_start_that_is_shown, None),
         (counts_from_the_start_that_are_shown, None), (speed_that_decides, None), (numbers_from_the_start, None),
+        (numbers_that_the_start_is_added_to, None),
     ],
 )  # fmt: skip
 def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(

@@ -83,9 +83,9 @@ class _Uses:
     def _is_trained_with(self, statement: ast.stmt) -> bool:
         match statement:
             case ast.Assign(targets=targets, value=value):
-                return self._is_given(value) or (self._depends(value) and self._gets_into(targets))
+                return self._is_given(value) or (self._decides(targets, value) and self._gets_into(targets))
             case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
-                return self._is_given(value) or (self._depends(value) and self._gets_into([target]))
+                return self._is_given(value) or (self._decides([target], value) and self._gets_into([target]))
             case ast.If(test=test) if self._depends(test):
                 chosen = [*loop_source.statements([*statement.body, *statement.orelse])]
                 return any(map(self._is_chosen_to_train, chosen))
@@ -94,6 +94,11 @@ class _Uses:
                 self._returns = self._returns or (isinstance(statement, ast.Return) and self._depends(value))
                 return is_given
         return False
+
+    def _decides(self, targets: Iterable[ast.expr], value: ast.expr) -> bool:
+        """Whether it decides what is assigned, or which entry gets it."""
+        places = [target.slice for target in targets if isinstance(target, ast.Subscript)]
+        return any(map(self._depends, [value, *places]))
 
     def _is_chosen_to_train(self, statement: ast.stmt) -> bool:
         """Whether a statement trains itself, which a test of it decides about."""

@@ -218,6 +218,25 @@ def is_attribute_count_before_loops(name: str, frame: LoopFrame) -> bool:
     return bool(assigned) and all(_reads_run(value, "", frame) for value in assigned)
 
 
+def runs_over_count(frame: LoopFrame) -> bool:
+    """Whether a `for` loop around the step runs over what is made from the run's own count, as in `range(total -
+    run.step)`: then the script may add where it began to numbers that begin anew, and train with the sum."""
+    function = loop_source.function_of(frame.frame.f_code)
+    loops = loop_source.loops_around(function, frame.frame.f_lineno) if function is not None else ()
+    parts = [
+        part
+        for loop in loops
+        if isinstance(loop, ast.For | ast.AsyncFor) and loop.lineno > (frame.begins_at or 0)
+        for part in ast.walk(loop.iter)
+    ]
+    return any(
+        (isinstance(part, ast.Name) and is_count_before_loops(part.id, frame))
+        or (isinstance(part, ast.Attribute) and is_attribute_count_before_loops(part.attr, frame))
+        or (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and _reads_run(part.right, "", frame))
+        for part in parts
+    )
+
+
 def counts_given_to(frame: LoopFrame, outer: LoopFrame) -> frozenset[str]:
     """The parameters of a function that the function around it calls with the run's own count: `train(run.step)`."""
     function, code, line = loop_source.function_of(outer.frame.f_code), frame.frame.f_code, outer.frame.f_lineno
