@@ -55,6 +55,7 @@ MADE = (
     ("range(int(8 * abs(WEIGHTS.sum())) % 3)", "len(made)"),
 )  # fmt: skip
 """What a head may make for the steps, and the first three what stands before the loops; and how the steps read it."""
+SINCE_START = ("run.step", "(run.step - made)")
 PLACES = ("head", "step", "step", "step", "tail")
 
 IMPORTS = """\
@@ -214,7 +215,7 @@ def generate(seed: int, flavour: Flavour = NUMPY) -> Script:
     before_loops = []
     if chance.random() < 0.3:
         where = chance.choice(("head", "head", "before the loops"))
-        made, read = chance.choice(MADE if where == "head" else MADE[:3])
+        made, read = chance.choice(MADE if where == "head" else (*MADE[:3], SINCE_START))
         (parts["head"] if where == "head" else before_loops).append(
             f"made = {made.replace('WEIGHTS', flavour.weights)}"
         )

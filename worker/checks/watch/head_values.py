@@ -7,7 +7,14 @@ each checkpoint has digests of what the head of its epoch has made, and a restar
 
 from collections.abc import Callable, Mapping, Sequence
 
-from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside
+from worker.checks.watch.code.loop_frames import (
+    LoopFrame,
+    counts_given_to,
+    is_attribute_count_before_loops,
+    is_count_before_loops,
+    is_held_outside,
+    runs_over_count,
+)
 from worker.checks.watch.kept_values import Reached
 
 MOST_VALUES = 200
@@ -67,24 +74,39 @@ class HeadValues:
         return [now for now in filled if now.digest != recorded[now.path]]
 
 
-def made_in_run_head(values: Values, frames: Sequence[LoopFrame]) -> dict[str, Reached]:
+def made_in_run_head(
+    values: Values, frames: Sequence[LoopFrame], trains: Callable[[LoopFrame, str, bool], bool]
+) -> tuple[dict[str, Reached], frozenset[str]]:
     """The numbers and arrays that the loops read and what stands between the `with` of the run and them has made. What
     a function around the loops is called with comes from there, too, unless it was there before. Not None, which often
-    stands for what only a later start finds."""
+    stands for what only a later start finds. What is made from the run's own count is taken if the loops train with it:
+    `trains` says so of a name in a frame, or of an attribute. Also gives the names of the latter."""
     names: set[str] = set()
+    attributes: set[str] = set()
+    counts: set[str] = set()
+    is_numbered = any(map(runs_over_count, frames))
     for number, frame in enumerate(frames):
-        names |= frame.read & frame.made_before_loops
+        made = set(frame.read & frame.made_before_loops)
+        of_count = {name for name in made if is_count_before_loops(name, frame)}
         is_called_once = number + 1 < len(frames) and not any(outer.made_in_run for outer in frames[number + 1 :])
         if is_called_once:
-            names |= _given_to(frame, frames)
-    attributes = {name for frame in frames for name in frame.attributes_set_before_loops}
+            of_count |= frame.read & counts_given_to(frame, frames[number + 1])
+            made |= _given_to(frame, frames)
+        counts |= {name for name in of_count if not is_numbered and trains(frame, name, False)}
+        names |= made - of_count
+        for name in frame.attributes_set_before_loops:
+            if is_attribute_count_before_loops(name, frame):
+                is_trained_with = not is_numbered and any(trains(around, name, True) for around in frames)
+                counts |= {name} if is_trained_with else set()
+            else:
+                attributes.add(name)
     return {
         path: now
         for path, now in values.items()
         if now.is_comparable
         and not _is_none(now)
-        and (path in names or (now.owner is not None and now.binding in attributes))
-    }
+        and (path in names | counts or (now.owner is not None and now.binding in attributes | counts))
+    }, frozenset(counts)
 
 
 def _is_none(reached: Reached) -> bool:
@@ -101,8 +123,10 @@ def _made_in_heads(frames: Sequence[LoopFrame]) -> tuple[set[str], list[frozense
     that each pass sets. What a function around the steps is called with comes from the head, too, unless it was there
     before the loop."""
     names: set[str] = set()
+    step = next((frame for frame in frames if frame.attributes_set_in_heads), None)  # it has the innermost loop
     for number, frame in enumerate(frames):
-        names |= frame.read & frame.made_in_run - frame.carried.keys()
+        made = frame.made_in_run - (frame.made_in_each_pass if frame is step else frozenset())
+        names |= frame.read & made - frame.carried.keys()
         if any(outer.made_in_run for outer in frames[number + 1 :]):
             names |= _given_to(frame, frames)
     return names, [heads for frame in frames for heads in frame.attributes_set_in_heads]

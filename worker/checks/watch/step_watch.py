@@ -30,8 +30,9 @@ from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT
 from worker.checks.watch.code.access_order import AccessOrder, unwatched_code
 from worker.checks.watch.code.attribute_readers import AttributeReaders
+from worker.checks.watch.code.count_uses import CountUses
 from worker.checks.watch.code.instructions import measured_names, stored_names
-from worker.checks.watch.code.loop_frames import LoopFrame, is_made_from_run, loop_frames
+from worker.checks.watch.code.loop_frames import LoopFrame, is_count_before_loops, is_made_from_run, loop_frames
 from worker.checks.watch.code.loop_heads import read_behind
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
@@ -76,6 +77,7 @@ class StepWatch:
         """Whether the code before the first epoch's batches drew random numbers."""
         self._once = SetOnce(recorded or {})
         self._head_values = HeadValues()
+        self._count_uses = CountUses()
         self._data_watch = DataWatch(of_data)
         self._named = NamedPaths(exempt)
         self._names = CarriedNames(state, self._named)
@@ -150,7 +152,7 @@ class StepWatch:
         if not is_first:
             findings += self._changed(search, lost, frames)
         findings += self._replaced(search, kept, lost, frames)
-        findings += self._set_otherwise(search, lost, frames)
+        findings += self._set_otherwise(search, kept, lost, frames)
         if is_first:
             filled = self._head_values.filled_otherwise(search.values, epoch)
             findings += findings_of(
@@ -209,7 +211,8 @@ class StepWatch:
         for frame in frames:
             into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
             for name in sorted(frame.read - into_state.keys()):
-                if name in self._named or "[" in name or is_made_from_run(name, frame):
+                is_count = is_made_from_run(name, frame) and not is_count_before_loops(name, frame)
+                if name in self._named or "[" in name or is_count:
                     continue
                 with contextlib.suppress(LookupError):
                     roots.append((name, frame.value_of(name)))
@@ -262,13 +265,20 @@ class StepWatch:
             values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, "object"))
         return findings_of(values)
 
-    def _set_otherwise(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
+    def _set_otherwise(
+        self, search: Search, kept: Kept, lost: LostChanges, frames: Sequence[LoopFrame]
+    ) -> list[Finding]:
         """What the first pass has set to something else than in the processes before."""
         found: list[tuple[str, Reached]] = []
+        counts = frozenset[str]()
         if self._times.looks == 0:
             drawn = self._once.drawn(search.values)
             found += [("cache", now) for now in drawn if lost.is_lost(now, None)]
-            begun = made_in_run_head(search.values, frames)
+            begun, counts = made_in_run_head(
+                search.values,
+                frames,
+                lambda frame, name, is_attribute: self._count_uses.trains(name, frame, kept, is_attribute=is_attribute),
+            )
             own = {path: now for path, now in begun.items() if not lost.is_kept_or_time(now)}
             self._once.first(search.values, lost.is_lost, own)
         else:
@@ -277,7 +287,8 @@ class StepWatch:
             for now in self._once.differing(search.values, lost.is_lost):
                 kind = "begun" if now.path in self._once.begun else "once"
                 is_due = (kind == "begun") == (self._times.looks == 0)
-                if is_due and not self._is_measured(now, lost, frames):
+                is_count = (now.binding or short_name(now.path)) in counts
+                if is_due and (is_count or not self._is_measured(now, lost, frames)):
                     found.append((kind, now))
         values = []
         for kind, now in found:

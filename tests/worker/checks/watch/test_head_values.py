@@ -6,6 +6,7 @@ import contextlib
 import enum
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,8 +178,127 @@ def the_same_at_each_start(run: FilesRun, history: History, dies_at: int) -> Non
         step(run, history, number * size, dies_at)
 
 
+def rate_that_begins_with_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    for number in run.range(8):
+        rate = 1 / (1 + run.step - begun)
+        step(run, history, number * rate, dies_at)
+
+
+def rate_chosen_by_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    for number in run.range(8):
+        rate = 1.0
+        if run.step - begun < 3:
+            rate = 0.1
+        step(run, history, number * rate, dies_at)
+
+
+def steps_from_the_start_that_are_given(run: FilesRun, history: History, dies_at: int) -> None:
+    all_steps_from(run, history, run.step, dies_at=dies_at)
+
+
+def all_steps_from(run: FilesRun, history: History, begun: int, *, dies_at: int) -> None:
+    for number in run.range(8):
+        history.done.append(warm(run.step - begun) * number)
+        end_step(run, dies_at)
+
+
+def warm(done: int) -> float:
+    return min(1.0, done / 4)
+
+
+class Warm:
+    """Has where the start was, and its own rate."""
+
+    def __init__(self) -> None:
+        self.begun, self.at, self.step = 0, 0.0, 0
+
+    def rate(self, step: int) -> float:
+        return 1 / (1 + step - self.begun)
+
+
+WARM = Warm()
+
+
+def attribute_of_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    WARM.begun = run.step
+    for number in run.range(8):
+        step(run, history, number * WARM.rate(run.step), dies_at)
+
+
+def rate_of_a_closure(run: FilesRun, history: History, dies_at: int) -> None:
+    begun, began_at = run.step, Warm()
+    began_at.at = time.perf_counter()
+
+    def rate() -> float:
+        return 1 / (1 + run.step - begun)
+
+    for number in run.range(8):
+        step(run, history, number * rate(), dies_at)
+
+
+def entry_chosen_by_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    for number in run.range(8):
+        history.done.append(float(number))
+        if run.step - begun >= 3:
+            history.done[number] += 1
+        history.done[(run.step - begun) % len(history.done)] += 0.5
+        end_step(run, dies_at)
+
+
+def attribute_of_the_start_that_is_shown(run: FilesRun, history: History, dies_at: int) -> None:
+    WARM.begun = run.step
+    for number in run.range(8):
+        WARM.step = run.step - WARM.begun
+        report(WARM.step)
+        step(run, history, float(number + run.step), dies_at)
+
+
+def report(done: int) -> None:
+    if done % 2:
+        print(f"{done} steps since the start")
+
+
+def counts_from_the_start_that_are_shown(run: FilesRun, history: History, dies_at: int) -> None:
+    begun, began_at = run.step, time.perf_counter()
+    left = 8 - begun
+    for number in run.range(8):
+        step(run, history, float(number), dies_at)
+        done = run.step - begun
+        speed = done / (time.perf_counter() - began_at)
+        shown = f"{done} of {left}"
+        if done == 2:
+            print(shown, speed)
+
+
+def speed_that_decides(run: FilesRun, history: History, dies_at: int) -> None:
+    begun, began_at = run.step, time.perf_counter()
+    for number in run.range(8):
+        speed = (run.step - begun) / (time.perf_counter() - began_at)
+        step(run, history, number + min(speed, 0.0), dies_at)
+
+
+def numbers_that_the_start_is_added_to(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    left = 8 - begun
+    for number in range(left):
+        step(run, history, 1 / (1 + begun + number), dies_at)
+
+
+def numbers_from_the_start(run: FilesRun, history: History, dies_at: int) -> None:
+    begun = run.step
+    for number in range(begun, 8):
+        step(run, history, float(number), dies_at)
+
+
 def step(run: FilesRun, history: History, done: float, dies_at: int) -> None:
     history.done.append(done)
+    end_step(run, dies_at)
+
+
+def end_step(run: FilesRun, dies_at: int) -> None:
     if run.step == dies_at:
         raise Died
     run.step_done()
@@ -204,7 +324,13 @@ def train(script: Script, folder: Path, dies_at: int) -> list[float]:
         (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
         (object_that_a_function_is_called_with, None), (made_before_the_loops, "rate (before the loops)"),
         (attribute_set_before_the_loops, "RATE.value (test_head_values.py"), (made_at_the_first_start, None),
-        (the_same_at_each_start, None),
+        (the_same_at_each_start, None), (rate_that_begins_with_the_start, "begun (before the loops)"),
+        (rate_chosen_by_the_start, "begun (before the loops)"),
+        (steps_from_the_start_that_are_given, "begun (before the loops)"),
+        (rate_of_a_closure, "begun (before the loops)"), (entry_chosen_by_the_start, "begun (before the loops)"),
+        (attribute_of_the_start, "WARM.begun (test_head_values.py"), (attribute_of_the_start_that_is_shown, None),
+        (counts_from_the_start_that_are_shown, None), (speed_that_decides, None), (numbers_from_the_start, None),
+        (numbers_that_the_start_is_added_to, None),
     ],
 )  # fmt: skip
 def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
@@ -234,8 +360,9 @@ def test_what_the_steps_set_is_none_of_a_heads(tmp_path: Path) -> None:
         for epoch in run.epochs(2):
             scale = 2.0**epoch
             for number in run.range(3):
-                rate.value = number * scale
+                rate.value = loss = number * scale
                 run.step_done(loss=rate.value)
+                print(loss)
 
     bodies = [json.loads((folder / layout.STATE).read_text())["body"] for folder in sorted(tmp_path.glob("step-*"))]
     assert [(body["epoch"], body["step"]) for body in bodies[-4:]] == [(0, 0), (1, 3), (1, 3), (1, 3)]

@@ -92,7 +92,8 @@ class AccessOrder:
 
     def _orders(self, name: str, owner: int | None, kind: Any) -> list[_First]:
         of_attribute = self._first_of(name, owner, kind, is_attribute=True)
-        return [first for first in (of_attribute, self._first_of(name, None, None, is_attribute=False)) if first]
+        of_module = None if isinstance(kind, type) else self._first_of(name, None, None, is_attribute=False)
+        return [first for first in (of_attribute, of_module) if first]
 
     def _first_of(self, name: str, owner: int | None, kind: Any, *, is_attribute: bool) -> "_First | None":
         firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
@@ -106,10 +107,10 @@ class AccessOrder:
 
     def _always_assigns(self, name: str, first: "_First") -> bool:
         flow = flow_of(first.code)
-        is_attribute = accesses_by_offset(first.code)[first.offset].is_attribute
+        access = accesses_by_offset(first.code)[first.offset]
         boundary = self._boundaries.get(first.code)
         start = None if boundary is None else flow.control.index_at(boundary)
-        return flow.assigns_first(name, is_attribute=is_attribute, start=start)
+        return flow.assigns_first(name, is_attribute=access.is_attribute, start=start, of=access.holder)
 
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
         owner = UNKNOWN if access.holder is None else named_in(frame, access.holder)

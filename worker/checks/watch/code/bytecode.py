@@ -31,6 +31,7 @@ from worker.checks.watch.code.instructions import (
     LOADS,
     STORES,
     Access,
+    accesses_by_offset,
     accesses_of,
     constant_entries,
 )
@@ -143,19 +144,24 @@ class Flow:
         """The attributes, of any object, that the code assigns."""
         return frozenset(str(code.argval) for code in self.control.instructions if code.opname in ATTRIBUTE_STORES)
 
-    def assigns_first(self, name: str, *, is_attribute: bool, start: int | None = None) -> bool:
+    def assigns_first(
+        self, name: str, *, is_attribute: bool, start: int | None = None, of: tuple[str, ...] | None = None
+    ) -> bool:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and
-        back to it."""
+        back to it. `of`: the attribute's holder, as in `NameAccess`: what has another name there is another object."""
         if is_attribute and name in self.code.co_consts and not _READS_BY_NAME.isdisjoint(self.code.co_names):
             return False  # as in getattr(self, "count", 0)
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
         accesses: list[tuple[Access, ...]] = []
+        known = accesses_by_offset(self.code) if of is not None else {}
         for number, instruction in enumerate(self.control.instructions):
             is_end = number == start or (start is None and instruction.opname in (*ENDS, "YIELD_VALUE"))
-            if instruction.argval == name and instruction.opname in stores:
+            holder = access.holder if (access := known.get(instruction.offset)) is not None else None
+            is_one = instruction.argval == name and (of is None or holder in (None, of))
+            if is_one and instruction.opname in stores:
                 accesses.append((("store", name),))
-            elif is_end or (instruction.argval == name and instruction.opname in loads):
+            elif is_end or (is_one and instruction.opname in loads):
                 accesses.append((("load", name),))
             else:
                 accesses.append(())

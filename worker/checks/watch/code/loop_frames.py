@@ -48,6 +48,12 @@ class LoopFrame(RunFrame):
         return flow_of(self.frame.f_code).stored_behind(self.begins_at) - self.made_in_loops
 
     @property
+    def made_in_each_pass(self) -> frozenset[str]:
+        """The names that the innermost loop around the step assigns before it reads them."""
+        flow = flow_of(self.frame.f_code)
+        return flow.made_in_each_pass(flow.control.index_at(self.frame.f_lasti))
+
+    @property
     def attributes_set_before_loops(self) -> frozenset[str]:
         """As `made_before_loops`, the attributes, of any object."""
         if self.begins_at is None:
@@ -184,6 +190,65 @@ def is_made_from_run(name: str, frame: LoopFrame) -> bool:
     function = loop_source.function_of(frame.frame.f_code)
     values = loop_source.assigned_values(function, name) if function is not None else []
     return bool(values) and all(_reads_run(value, name, frame) for value in values)
+
+
+def is_count_before_loops(name: str, frame: LoopFrame) -> bool:
+    """Whether a name is made before the loops, from the run's own count or from what is made of that: `begun =
+    run.step`, `left = total - begun`."""
+    function = loop_source.function_of(frame.frame.f_code)
+    values = loop_source.assigned_values(function, name) if function is not None else []
+    if not values or name not in frame.made_before_loops:
+        return False
+    names = [{part.id for part in ast.walk(value) if isinstance(part, ast.Name)} - {name} for value in values]
+    return all(
+        _reads_run(value, name, frame) or any(is_made_from_run(other, frame) for other in others)
+        for value, others in zip(values, names, strict=True)
+    )
+
+
+def is_attribute_count_before_loops(name: str, frame: LoopFrame) -> bool:
+    """As `is_count_before_loops`, of an attribute: `self.begun = run.step`."""
+    function = loop_source.function_of(frame.frame.f_code)
+    assigned = [
+        statement.value
+        for statement in (loop_source.statements(function.body) if function is not None else ())
+        if isinstance(statement, ast.Assign) and statement.lineno > (frame.begins_at or 0)
+        if any(isinstance(target, ast.Attribute) and target.attr == name for target in statement.targets)
+    ]
+    return bool(assigned) and all(_reads_run(value, "", frame) for value in assigned)
+
+
+def runs_over_count(frame: LoopFrame) -> bool:
+    """Whether a `for` loop around the step runs over what is made from the run's own count, as in `range(total -
+    run.step)`: then the script may add where it began to numbers that begin anew, and train with the sum."""
+    function = loop_source.function_of(frame.frame.f_code)
+    loops = loop_source.loops_around(function, frame.frame.f_lineno) if function is not None else ()
+    parts = [
+        part
+        for loop in loops
+        if isinstance(loop, ast.For | ast.AsyncFor) and loop.lineno > (frame.begins_at or 0)
+        for part in ast.walk(loop.iter)
+    ]
+    return any(
+        (isinstance(part, ast.Name) and is_count_before_loops(part.id, frame))
+        or (isinstance(part, ast.Attribute) and is_attribute_count_before_loops(part.attr, frame))
+        or (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and _reads_run(part.right, "", frame))
+        for part in parts
+    )
+
+
+def counts_given_to(frame: LoopFrame, outer: LoopFrame) -> frozenset[str]:
+    """The parameters of a function that the function around it calls with the run's own count: `train(run.step)`."""
+    function, code, line = loop_source.function_of(outer.frame.f_code), frame.frame.f_code, outer.frame.f_lineno
+    parameters = code.co_varnames[: code.co_argcount]
+    given: set[str | None] = set()
+    for call in calls(function) if function is not None else ():
+        if name_of_call(call) == code.co_name and call.lineno <= line <= (call.end_lineno or line):
+            is_bound = isinstance(call.func, ast.Attribute) and parameters[:1] in (("self",), ("cls",))
+            placed = zip(parameters[is_bound:], call.args, strict=False)
+            values = [*placed, *((word.arg, word.value) for word in call.keywords)]
+            given |= {name for name, value in values if _reads_run(value, "", outer)}
+    return frozenset(name for name in given if name is not None)
 
 
 def _reads_run(value: ast.expr, name: str, frame: LoopFrame) -> bool:

@@ -4,7 +4,8 @@ of the script sets that is called there, `augmentation.begin(epoch)`. Imports no
 
 import ast
 import types
-from collections.abc import Iterable, Iterator
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from worker.checks import loop_source
@@ -84,15 +85,16 @@ def _set_by(called: ast.expr, frame: types.FrameType) -> frozenset[str]:
 
 def _function_of(called: ast.expr, frame: types.FrameType) -> types.FunctionType | None:
     """The function behind `begin` or `agent.meter.begin`; None if it is none of Python's or nobody knows which."""
-    found = _value_of(called, frame)
+    found = value_named(called, ChainMap(dict(frame.f_locals), frame.f_globals))
     return found if isinstance(found, types.FunctionType) else None
 
 
-def _value_of(node: ast.expr, frame: types.FrameType) -> Any:
+def value_named(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name, or an attribute behind names (`agent.meter.begin`), stands for; None if that is not known."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return names.get(node.id)
     if isinstance(node, ast.Attribute):
-        holder = _value_of(node.value, frame)
+        holder = value_named(node.value, names)
         for namespace in (holder, *type(holder).__mro__):  # no property is called
             held = getattr(namespace, "__dict__", {})
             if node.attr in held:

@@ -61,6 +61,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.shown, self.too, self.decayed, self.rate = Shown(), ShownToo(), Decayed(), Shown()
+        self.step, self.called = 0, 0.0
 
 
 def changed_in_an_object_of_another_class(run: Run, parts: Parts) -> None:
@@ -90,9 +91,29 @@ def changed_in_an_object_of_a_related_class(run: Run, parts: Parts) -> None:
         print(parts.too.value)
 
 
+def assigned_from_the_same_name_of_the_run(run: Run, parts: Parts) -> None:
+    for _epoch in run.epochs(3):
+        for batch in DATA:
+            parts.step = run.step
+            run.step_done(loss=parts.step * batch)
+
+
+def called_like_a_name_of_the_module(run: Run, parts: Parts) -> None:
+    for _epoch in run.epochs(3):
+        for batch in DATA:
+            parts.called = called(batch)
+            run.step_done(loss=parts.called)
+
+
+def called(batch: float) -> float:
+    return batch * 2
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
+        (called_like_a_name_of_the_module, set()),
+        (assigned_from_the_same_name_of_the_run, set()),
         (changed_in_an_object_of_another_class, {"parts.decayed.value"}),
         (changed_in_another_object_of_the_class, {"parts.rate.value"}),
         (changed_in_an_object_of_a_related_class, set()),
