@@ -53,8 +53,11 @@ class CarriedNames:
                     continue
                 try:
                     value = frame.value_of(name)
+                    holder = frame.value_of(name.partition("[")[0])
                 except (LookupError, TypeError):
                     continue
+                if holder is self._state:
+                    continue  # an entry of it, by another name: state = run.state
                 if is_data(value):
                     kind, is_kept = "data", self._named.is_exempt_object(value)
                 elif _is_carried_plainly(value):

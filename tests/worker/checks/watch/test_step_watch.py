@@ -323,6 +323,16 @@ def kept_in_the_state(run: Run) -> None:
         run.step_done()
 
 
+def kept_in_the_state_by_another_name(run: Run) -> None:
+    state = run.state
+    state["best"] = 0.0
+    for _epoch in run.epochs(2):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        if evaluate() > state["best"]:
+            state["best"] = evaluate()
+
+
 def closures_of_a_pass(run: Run) -> None:
     for batch in run.batches(DATA):
         inputs = evaluate(batch)
@@ -343,7 +353,14 @@ def functions_of_a_pass_as_attributes(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "loop",
-    [usual_temporaries, made_from_the_run, kept_in_the_state, closures_of_a_pass, functions_of_a_pass_as_attributes],
+    [
+        usual_temporaries,
+        made_from_the_run,
+        kept_in_the_state,
+        kept_in_the_state_by_another_name,
+        closures_of_a_pass,
+        functions_of_a_pass_as_attributes,
+    ],
 )
 def test_values_made_anew_or_kept_in_state_are_not_named(loop: Callable[[Run], None]) -> None:
     run = Run()
