@@ -79,7 +79,8 @@ def test_a_program_that_was_over_before_it_could_be_killed_is_killed_in_another_
     file = tmp_path / "hurried.conf"
     script = ROOT / "tests/prove/scripts/hurried.py"
     file.write_text(
-        f"[supervisord]\n[program:hurried]\ncommand = {sys.executable} {script} {starts}\ncheckpoint_dir = {tmp_path}/ckpt\n"
+        f"[supervisord]\n[program:hurried]\ncommand = {sys.executable} {script} {starts}\n"
+        f"checkpoint_dir = {tmp_path}/ckpt\n"
         f'environment = PYTHONPATH="{ROOT}",STEPS="300"\n'
     )
 

@@ -38,7 +38,7 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     if not isinstance(dataset, tf.data.Dataset):
         return []
     findings = find_unseeded(dataset)
-    if several_passes and int(tf.data.experimental.cardinality(dataset)) != tf.data.INFINITE_CARDINALITY:
+    if several_passes:
         findings += [
             Finding(f"the order of {describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
             for part in random_parts(dataset)

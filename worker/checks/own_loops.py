@@ -79,8 +79,8 @@ class LoopJudge:
                 own.append((frame, loop))
         findings = []
         for number, (frame, loop) in enumerate(own):
-            inner = "steps" if len(own) == 1 and not numbered else "range"
-            line = self._line(loop, frame, "batch" if reads else inner if number == 0 else "epochs")
+            inner = "batch" if reads else "steps" if len(own) == 1 and not numbered else "range"
+            line = self._line(loop, frame, inner if number == 0 else "epochs")
             findings.append(
                 Finding(quoted(loop, frame), f'it begins again at its start after a restart; write "{line}"{_UNLESS}')
             )

@@ -55,13 +55,15 @@ def find_problems(
     data: Any,
     passes: PassLog,
     total_steps: int | None,
+    *,
+    has_epochs: bool,
 ) -> list[Finding]:
     """What of the data and of the traced functions would not be the same after a restart.
 
     Call it after the first step, on the thread that trains. `roots`: what the loop can reach, as for `find_missing`.
     `exempt`: objects that the user says need not be saved. `data`: what `run.batches` or `fit` reads, or
     the function that loads its examples, or None. `passes`: the
-    run's log of its passes.
+    run's log of its passes. `has_epochs`: whether the script begins another pass in each of several epochs.
     """
     exempt = tuple(exempt)
     left_out = {id(value) for value in exempt}
@@ -78,7 +80,7 @@ def find_problems(
             findings.append(
                 Finding(f"the dataset that {name} makes of random numbers for each epoch", _DRAWN_FOR_EPOCH)
             )
-        findings += find_in_dataset(passes.data, _reads_again(passes.data, total_steps))
+        findings += find_in_dataset(passes.data, _reads_again(passes.data, total_steps, has_epochs))
     saved = {id(descendant) for descendant in tf.train.TrackableView(tracked).descendants()}
     places = _places_of_iterators(saved | left_out)
     if places:
@@ -94,9 +96,11 @@ def _places_of_iterators(known: Container[int]) -> list[str]:
     return [place for iterator, place in open_iterators() if id(iterator) not in known]
 
 
-def _reads_again(data: Any, total_steps: int | None) -> bool:
+def _reads_again(data: Any, total_steps: int | None, has_epochs: bool) -> bool:
     """Whether more than one pass over the data is to be expected."""
     batches = int(tf.data.experimental.cardinality(original_dataset(data)))
+    if batches == tf.data.INFINITE_CARDINALITY:
+        return has_epochs
     return total_steps is None or batches < total_steps
 
 

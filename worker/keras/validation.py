@@ -44,7 +44,10 @@ class Validation:
 
     def find_problems(self) -> list[Finding]:
         """What of the validation data can't be resumed exactly."""
-        return [] if self._dataset is None else find_in_dataset(self._dataset, True)
+        if self._dataset is None:
+            return []
+        is_endless = int(tf.data.experimental.cardinality(self._dataset)) == tf.data.INFINITE_CARDINALITY
+        return find_in_dataset(self._dataset, several_passes=not is_endless)
 
     def save(self) -> tuple[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]]:
         """What a checkpoint has to know, as JSON and arrays."""

@@ -267,7 +267,10 @@ class Run(TrackedRun):
         """What of the data and of the traced functions would not be the same after a restart."""
         reader, passes = self._run_data.reader, self._run_data.passes
         data = reader.data if reader is not None else data
-        findings = find_problems(roots, self._leave_out, self._tracked, data, passes, self.total_steps)
+        has_epochs = self._in_epochs and self._last_epoch != 0
+        findings = find_problems(
+            roots, self._leave_out, self._tracked, data, passes, self.total_steps, has_epochs=has_epochs
+        )
         if self._attempt.launch.deterministic and not is_op_determinism_enabled():
             findings.append(_NOT_DETERMINISTIC)
         return findings

@@ -1,4 +1,4 @@
-"""Trains as examples/plain.py. Its second start shows no step before all are done, so that nobody can kill it meanwhile;
+"""Trains as examples/plain.py. Its second start shows no step before all are done, so nobody can kill it meanwhile;
 later ones take their time. FOLDER counts the starts.
 """
 

@@ -376,6 +376,14 @@ def by_next(run: FilesRun) -> None:
             run.step_done()
 
 
+def by_next_over_all(run: FilesRun) -> None:
+    batches = run.range(4)
+    for _epoch in range(2):
+        for _step in range(2):
+            next(batches)
+            run.step_done()
+
+
 def numbered(run: FilesRun) -> None:
     for epoch in run.epochs(2):
         for batch in range(2):
@@ -401,6 +409,7 @@ def numbered(run: FilesRun) -> None:
         (from_zero_in_a_function, ["for _ in run.range(4):"]),
         (in_an_object, ["for _ in run.range(4):"]),
         (by_next, ["for _step in range(run.batch, 2):"]),
+        (by_next_over_all, ["for _step in range(run.batch, 2):", "for _epoch in run.epochs(2):"]),
     ],
 )
 def test_own_loop_around_a_step_is_named_at_the_first_one(

@@ -171,6 +171,36 @@ def test_single_pass_over_part_of_a_repeated_shuffle_is_not_named(
     assert messages(reading(numbers().shuffle(6).repeat().take(8)), tmp_path, capsys, total_steps=8) == []
 
 
+def epochs_of_three(data: Any, count: int) -> Callable[[worker.Run], None]:
+    """A loop whose epochs take the first batches of an endless dataset."""
+
+    def loop(run: worker.Run) -> None:
+        for _epoch in run.epochs(count):
+            batches = iter(run.batches(data))
+            for _ in range(run.batch, 3):
+                next(batches)
+                run.step_done()
+
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "expected"),
+    [
+        (lambda: numbers().shuffle(6).repeat(), 2, ["the order of Dataset.shuffle(6) in later passes"]),
+        (lambda: numbers().shuffle(6).repeat(), 1, []),
+        (lambda: numbers().repeat().shuffle(6), 2, []),
+    ],
+    ids=["in several epochs", "in one epoch", "shuffled after the repeat"],
+)
+def test_passes_over_endless_data_that_epochs_begin_anew_are_named(
+    make: Callable[[], Any], count: int, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = messages(epochs_of_three(make(), count), tmp_path, capsys)
+
+    assert [text.partition("exactly: ")[2].partition(":")[0] for text in found] == expected
+
+
 def test_loop_over_the_dataset_itself_is_named_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
