@@ -126,7 +126,7 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
         )
     if first.kind in _REMEDIES:
         return _REMEDIES[first.kind].format(it=it, one=one, name=name)
-    kept = f'keep {one} in run.state["{name}"]'
+    kept = f'keep {one} in run.state{"" if len(group) == 1 else ", as in run.state"}["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"
     return f"the loop carries {it} from step to step: {kept}, or give its name to leave_out= if it may begin anew"
