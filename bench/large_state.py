@@ -51,7 +51,9 @@ def timed(command: list[str]) -> float:
 def measured(gb: float, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     megabytes = int(gb * 1000)
-    with Daemon(folder, JOB.format(python=sys.executable, root=ROOT, folder=folder, gb=gb)) as daemon:
+    with Daemon(
+        folder, JOB.format(python=sys.executable, root=ROOT, folder=folder, gb=gb), scripts_have=None
+    ) as daemon:
 
         def job() -> dict[str, Any]:
             return dict(daemon.status("job")["job"])

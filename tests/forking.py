@@ -17,14 +17,18 @@ from supervisor.protocol.wire.launch import HASH_SEED
 from tests import forked
 from tests.forked import ForkedProcess, ForkServer
 
-MODULES = (*forked.TENSORFLOW, *forked.DAEMON, __name__)
+DAEMON = (*forked.DAEMON, __name__)
+MODULES = (*forked.TENSORFLOW, *DAEMON)
 _UNIMPORTANT = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
 """Variables that a fork heeds, or may ignore; others that Python reads take a new interpreter."""
 
 
-def start_daemon(command: Sequence[str], **options: Any) -> ForkedProcess:
-    """Starts `PYTHON -m supervisor.daemon ARGUMENT...`, whose workers are forks."""
-    return ForkedProcess(command, MODULES, order={"forks": workers.__name__}, **options)
+def start_daemon(
+    command: Sequence[str], scripts_have: tuple[str, ...] = forked.TENSORFLOW, **options: Any
+) -> ForkedProcess:
+    """Starts `PYTHON -m supervisor.daemon ARGUMENT...`, whose workers are forks. `scripts_have`: the modules that these
+    have from the start, besides what the daemon has."""
+    return ForkedProcess(command, (*scripts_have, *DAEMON), order={"forks": workers.__name__}, **options)
 
 
 def run_chief(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
