@@ -220,7 +220,7 @@ def begun(system: System, folder: Path, steps: int, every_s: float, step_s: floa
             f"hang_timeout={hang_s:g}\ncheckpoint_interval_min=2\nstartretries=1000\n"
             f"stdout_logfile={folder}/job.log\nredirect_stderr=true\n{OURS[system.kind]}"
         )
-        with Daemon(folder, text, environment=environment) as daemon:
+        with Daemon(folder, text, environment=environment, scripts_have=None) as daemon:
             yield Ours(daemon, folder / "work")
         return
     variables = ",".join(f'{key}="{value}"' for key, value in environment.items())

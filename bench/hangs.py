@@ -79,7 +79,7 @@ def run(jobs: list[Injected], floor: float, outcomes: dict[str, Outcome], limit_
         folder, marks = Path(name), Path(marks_name)
         with SilentMount(folder / "mount") as mount:
             programs = "".join(section(job, folder, marks, mount.file, floor) for job in jobs)
-            with Daemon(folder, programs) as daemon:
+            with Daemon(folder, programs, scripts_have=None) as daemon:
                 for job in jobs:
                     daemon.until_state(job.name, "SUCCEEDED", "FAILED", patience_s=limit_s)
                 attempts = {job.name: daemon.call("history", name=job.name)["attempts"] for job in jobs}

@@ -71,7 +71,7 @@ class Site:
             lies = f'LIES="random",SEED="{seed}",PYTHONPATH="{soak_hostile.python_path()}"'
             keys = f"{user}directory=/\nstopwaitsecs=2\nflush_timeout=5\nhang_timeout=2592000"
             sections += self._section("hostile", f"{python or sys.executable} {CHILDREN / 'liar.py'}", lies, keys)
-        self.daemon = Daemon(folder, sections)
+        self.daemon = Daemon(folder, sections, scripts_have=None)
 
     def _section(self, name: str, command: str, variables: str, keys: str) -> str:
         where = f"checkpoint_dir={self.folder}/{name}\nstandby=off\nautorestart=true\n"

@@ -130,7 +130,7 @@ def measured_mirror(gb: float, folder: Path, kind: str) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         keys, environment = stack.enter_context(mirrored(kind, folder))
         text = JOB.format(python=sys.executable, root=ROOT, folder=folder, gb=gb, mirror=keys)
-        daemon = stack.enter_context(Daemon(folder, text, environment=environment))
+        daemon = stack.enter_context(Daemon(folder, text, environment=environment, scripts_have=None))
         assert daemon.process is not None
         daemon.until(lambda: daemon.status("job")["job"]["step"], "it trains", PATIENCE_S)
         with peak_memory(result, "upload_memory_mb", daemon.process.pid):
@@ -156,7 +156,7 @@ def measured(gb: float, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     megabytes = int(gb * 1000)
     text = JOB.format(python=sys.executable, root=ROOT, folder=folder, gb=gb, mirror="")
-    with Daemon(folder, text) as daemon:
+    with Daemon(folder, text, scripts_have=None) as daemon:
 
         def job() -> dict[str, Any]:
             return dict(daemon.status("job")["job"])

@@ -48,7 +48,7 @@ def measured(size: float, waits: str, standby: str, kills: int, folder: Path) ->
     """Of each kill: seconds until the state was restored, and until the first new step."""
     text = JOB.format(python=sys.executable, root=ROOT, folder=folder, standby=standby, size=size, waits=waits)
     times = []
-    with Daemon(folder, text) as daemon:
+    with Daemon(folder, text, scripts_have=None) as daemon:
 
         def job() -> dict[str, object]:
             return dict(daemon.status("job")["job"])

@@ -46,7 +46,7 @@ def section(folder: Path, megabytes: int, mirror: str = "", interval: str = "100
 
 @contextlib.contextmanager
 def running(folder: Path, text: str) -> Iterator[Daemon]:
-    with Daemon(folder, text, environment={"PYTHONPATH": str(ROOT)}) as daemon:
+    with Daemon(folder, text, environment={"PYTHONPATH": str(ROOT)}, scripts_have=None) as daemon:
         daemon.until_step("train", 1, patience_s=PATIENCE_S)
         yield daemon
 

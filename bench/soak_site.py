@@ -156,7 +156,7 @@ class Site:
         (folder / "noise.py").write_text(NOISE)
         sizes = {"small": DISK_BYTES, "state": STATE_BYTES}
         self.mounted = [name for name, size in sizes.items() if _mount(folder / name, size)]
-        self.daemon = Daemon(folder, "", SETTINGS.format(folder=folder), {"PYTHONPATH": str(ROOT)})
+        self.daemon = Daemon(folder, "", SETTINGS.format(folder=folder), {"PYTHONPATH": str(ROOT)}, scripts_have=None)
         self._reaping = threading.Event()
 
     def directory(self, program: str) -> Path:

@@ -31,6 +31,7 @@ from tests.places import CHILDREN, ROOT
 _OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
 """What `worker` imports of the package `supervisor`."""
 NUMPY = ("numpy", *_OURS, "worker.files")
+SKLEARN = ("numpy", "xxhash", "sklearn.datasets")
 TENSORFLOW = ("tensorflow", "keras", *_OURS, "worker.run.run", "worker.keras")
 TORCH = ("torch", "torch._dynamo", *_OURS, "worker.torch")  # the first optimizer would import the second
 JAX = ("jax", "optax", "tqdm", *_OURS, "worker.files")

@@ -17,19 +17,50 @@ from supervisor.protocol.wire.launch import HASH_SEED
 from tests import forked
 from tests.forked import ForkedProcess, ForkServer
 
-MODULES = (*forked.TENSORFLOW, *forked.DAEMON, __name__)
+DAEMON = (*forked.DAEMON, __name__)
+MODULES = (*forked.TENSORFLOW, *DAEMON)
+_OF_PROOFS = ("supervisor.prove.command",)
+_DAEMON = ("-m", "supervisor.daemon")
 _UNIMPORTANT = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
 """Variables that a fork heeds, or may ignore; others that Python reads take a new interpreter."""
 
 
-def start_daemon(command: Sequence[str], **options: Any) -> ForkedProcess:
-    """Starts `PYTHON -m supervisor.daemon ARGUMENT...`, whose workers are forks."""
-    return ForkedProcess(command, MODULES, order={"forks": workers.__name__}, **options)
+def start_daemon(
+    command: Sequence[str], scripts_have: tuple[str, ...] = forked.TENSORFLOW, **options: Any
+) -> ForkedProcess:
+    """Starts `PYTHON -m supervisor.daemon ARGUMENT...`, whose workers are forks. `scripts_have`: the modules that these
+    have from the start, besides what the daemon has."""
+    return ForkedProcess(command, (*scripts_have, *DAEMON), order={"forks": workers.__name__}, **options)
 
 
 def run_chief(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a script without a daemon, the first of several workers, all of which are forks (`forked.run`)."""
     return forked.run(command, MODULES, order={"forks": members.__name__}, **options)
+
+
+def run_proof(
+    command: Sequence[str], scripts_have: tuple[str, ...], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command that proves a job (`forked.run`). Its daemons are forks, and so are the scripts that these start,
+    which have those modules. They don't end with it if it is killed."""
+    return forked.run(
+        command, (*scripts_have, *DAEMON, *_OF_PROOFS), order={"forks": proof_daemons.__name__}, **options
+    )
+
+
+def proof_daemons(server: ForkServer) -> None:
+    """From now on this process starts daemons as forks of the server."""
+
+    class Forking(subprocess.Popen[Any]):
+        def __new__(cls, command: Sequence[str], **options: Any) -> Any:
+            if list(command[:4]) != [sys.executable, "-P", *_DAEMON]:
+                return super().__new__(cls)
+            options = {"text": False, **options, "preexec_fn": None}
+            return ForkedProcess(
+                [command[0], *command[2:]], order={"forks": workers.__name__}, server=server, **options
+            )
+
+    subprocess.Popen = Forking  # type: ignore[misc]
 
 
 def workers(server: ForkServer) -> None:

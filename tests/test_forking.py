@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from supervisor.host.processes import marks
-from tests import forking
+from tests import forked, forking
 from tests.places import ROOT
 from tests.system.harness import Daemon
 from tests.waiting import wait_until
@@ -36,7 +36,9 @@ def section(folder: Path, keys: str = "", *arguments: str) -> str:
 
 
 def test_it_is_known_by_its_environment_taken_over_and_ended_by_the_next_daemon(tmp_path: Path) -> None:
-    with Daemon(tmp_path, section(tmp_path, f"checkpoint_dir={tmp_path}/ckpt\n{OF_JOB}"), forks_workers=True) as daemon:
+    with Daemon(
+        tmp_path, section(tmp_path, f"checkpoint_dir={tmp_path}/ckpt\n{OF_JOB}"), scripts_have=forked.TENSORFLOW
+    ) as daemon:
         daemon.until((tmp_path / "w.said").exists, "it runs")
         assert daemon.process is not None
         pid = daemon.status("job")["pid"]
@@ -52,7 +54,7 @@ def test_it_is_known_by_its_environment_taken_over_and_ended_by_the_next_daemon(
 @pytest.mark.tensorflow
 def test_the_other_workers_of_a_job_are_forks_too(tmp_path: Path) -> None:
     keys = f"checkpoint_dir={tmp_path}/ckpt\nstrategy=multiworker\nworkers=2\n{OF_JOB}"
-    with Daemon(tmp_path, section(tmp_path, keys, "import"), forks_workers=True) as daemon:
+    with Daemon(tmp_path, section(tmp_path, keys, "import"), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until((tmp_path / "{.said").exists, "the second one runs")
         pid = daemon.status("job")["pid"]
 
@@ -61,7 +63,7 @@ def test_the_other_workers_of_a_job_are_forks_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["umask=027\n", "limit_core=0\n"])
 def test_what_a_fork_can_have_it_has_and_else_it_is_none(tmp_path: Path, keys: str) -> None:
-    with Daemon(tmp_path, section(tmp_path, keys), forks_workers=True) as daemon:
+    with Daemon(tmp_path, section(tmp_path, keys), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until((tmp_path / "w.said").exists, "it runs")
 
     is_fork, _, _ = (tmp_path / "w.said").read_text().split()

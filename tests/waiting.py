@@ -10,7 +10,7 @@ Outcome = TypeVar("Outcome")
 TIMEOUT_S = 60.0
 """For what takes well under a second; the machine may be busy."""
 _INTERVAL_S = 0.01
-_LONGEST_S = 0.05
+_LONGEST_S = 0.1
 _SHARE = 0.05
 """Of a wait, that it may take longer. Asking a daemon a hundred times a second costs a third of a processor."""
 
@@ -25,7 +25,7 @@ def wait_until(
     """Returns the first true value of `condition()`. Raises AssertionError after `timeout_s`, with `details()`.
 
     `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait. `interval_s`:
-    between two looks, for a condition that starts a process; otherwise 10 ms, and up to 50 in a wait of a second.
+    between two looks, for a condition that starts a process; otherwise 10 ms, and up to 100 in a wait of two seconds.
     """
     began_at = time.monotonic()
     while not (outcome := condition()):

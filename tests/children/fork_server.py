@@ -185,18 +185,20 @@ def serve(asks: socket.socket) -> bool:
     """Forks at each order, until nobody can ask any more; then False. True in a fork, once its script is over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked
     while True:
-        order, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, MOST_DESCRIPTORS)
-        if not order:
+        message, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, MOST_DESCRIPTORS)
+        if not message:
             return False
-        if is_the_fork(asks):
-            become(json.loads(order), descriptors)
+        order = json.loads(message)
+        if is_the_fork(asks, order["start_new_session"]):
+            become(order, descriptors)
             return True
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def is_the_fork(asks: socket.socket) -> bool:
-    """Forks twice; True in the grandchild. Tells its pid once the process between them is gone."""
+def is_the_fork(asks: socket.socket, starts_session: bool) -> bool:
+    """Forks twice; True in the grandchild. Tells its pid once the process between them is gone and it leads its
+    session: who asked may signal its group at once."""
     readable, writable = os.pipe()
     between = os.fork()
     if between != 0:
@@ -206,10 +208,11 @@ def is_the_fork(asks: socket.socket) -> bool:
         os.close(readable)
         return False
     between = os.getpid()
-    fork = os.fork()
-    if fork != 0:
-        os.write(writable, str(fork).encode())
+    if os.fork() != 0:
         os._exit(0)
+    if starts_session:
+        os.setsid()
+    os.write(writable, str(os.getpid()).encode())
     while os.getppid() == between:
         time.sleep(0.001)
     asks.close()
@@ -222,8 +225,6 @@ def become(order: dict[str, Any], descriptors: list[int]) -> None:
     """Runs the command in this fork, as Python would have started it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     place(descriptors, order["descriptors"])
-    if order["start_new_session"]:
-        os.setsid()
     if order["umask"] >= 0:
         os.umask(order["umask"])
     if order.get("keeps_orphans"):

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from bench import peer
+from tests import forked, forking
 from tests.places import ROOT
 
 PROOF_S = 600.0
@@ -17,12 +17,18 @@ LOOPS = pytest.mark.nightly  # the corpus and tests/system/test_prove.py have lo
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(700)]
 
 
-def report_of(configuration: Path, scratch: Path, *options: str, **variables: str) -> dict[str, object]:
+def report_of(
+    configuration: Path,
+    scratch: Path,
+    *options: str,
+    scripts_have: tuple[str, ...] = forked.TENSORFLOW,
+    **variables: str,
+) -> dict[str, object]:
     """What a proof of the job of a configuration reports."""
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor.daemon", "--prove", configuration, "--json", "--scratch", scratch, *options],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, capture_output=True, text=True,
-        timeout=PROOF_S, check=False,
+    command = [sys.executable, "-m", "supervisor.daemon", "--prove", str(configuration), "--json"]
+    done = forking.run_proof(
+        [*command, "--scratch", str(scratch), *options], scripts_have, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, timeout=PROOF_S,
     )  # fmt: skip
     report = json.loads(done.stdout.splitlines()[-1])
     return dict(report) if isinstance(report, dict) else {}
@@ -65,7 +71,7 @@ def test_the_example_in_pytorch_is_exact(tmp_path: Path):
 def test_a_program_without_the_package_is_exact(tmp_path: Path):
     here = path_with(Path(sys.executable).parent)
 
-    report = report_of(ROOT / "examples/plain.conf", tmp_path, "--kills", "1", PATH=here)
+    report = report_of(ROOT / "examples/plain.conf", tmp_path, "--kills", "1", scripts_have=forked.SKLEARN, PATH=here)
 
     assert (report["verdict"], report["steps"]) == ("exact", 2000), report
     assert any("the metrics of each step" in each for each in report["not_varied"])
@@ -84,7 +90,7 @@ def test_a_program_that_was_over_before_it_could_be_killed_is_killed_in_another_
         f'environment = PYTHONPATH="{ROOT}",STEPS="300"\n'
     )
 
-    report = report_of(file, scratch, "--kills", "1")
+    report = report_of(file, scratch, "--kills", "1", scripts_have=forked.SKLEARN)
 
     assert (report["verdict"], report["steps"]) == ("exact", 300), report
     assert len(list(starts.iterdir())) == 4, "two undisturbed ones, and one that is killed and goes on"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from bench import peer
 from supervisor.protocol.proof import EXIT_STATUS, Likely, ProofReport, Verdict
 from supervisor.protocol.wire.codec import decode_record
+from tests import forked, forking
 from tests.places import ROOT
 
 MISTAKES = Path(__file__).parent / "mistakes"
@@ -23,10 +23,10 @@ def proof_of(name: str, folder: Path, *options: str) -> ProofReport:
     script = MISTAKES / f"{name}.py"
     is_torch = "small_torch" in script.read_text()
     python = str(peer.binaries(peer.TORCH) / "python") if is_torch else sys.executable
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor.prove", "--json", "--scratch", folder, *options, "--", python, script],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=PROOF_S,
-        check=False,
+    command = [sys.executable, "-m", "supervisor.prove", "--json", "--scratch", str(folder), *options]
+    done = forking.run_proof(
+        [*command, "--", python, str(script)], forked.NUMPY, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=PROOF_S,
     )  # fmt: skip
     report = decode_record(json.loads(done.stdout.splitlines()[-1]), ProofReport, "the report")
     assert done.returncode == EXIT_STATUS[report.verdict], done.stderr

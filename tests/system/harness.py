@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ class Daemon:
     """`supervisord -n` with a configuration; leaves nothing running behind.
 
     It runs in a fork of a process that has imported the daemon's modules, unless a test is about what an interpreter
-    does and needs from its start on (`is_forked`). With `forks_workers` its workers are forks too, and have TensorFlow
-    from the start.
+    does and needs from its start on (`is_forked`). The Python scripts that it starts are forks too, which have these
+    modules and `scripts_have` from the start; with None they are interpreters.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Daemon:
         settings: str = "",
         environment: dict[str, str] | None = None,
         is_forked: bool = True,
-        forks_workers: bool = False,
+        scripts_have: tuple[str, ...] | None = (),
     ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
@@ -53,7 +52,7 @@ class Daemon:
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
         self.is_forked = is_forked
-        self.forks_workers = forks_workers
+        self.scripts_have = scripts_have
         self.headers: dict[str, str] = {}  # of every request
         self.process: subprocess.Popen[str] | None = None
         self.write(programs)
@@ -106,13 +105,12 @@ class Daemon:
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
             options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
-            if self.is_forked:
-                kind = (
-                    forking.start_daemon if self.forks_workers else partial(forked.ForkedProcess, modules=forked.DAEMON)
-                )
-                self.process = kind(command, **options)
-            else:
+            if not self.is_forked:
                 self.process = subprocess.Popen(command, text=True, **options)
+            elif self.scripts_have is None:
+                self.process = forked.ForkedProcess(command, forked.DAEMON, **options)
+            else:
+                self.process = forking.start_daemon(command, self.scripts_have, **options)
 
     def _answers(self) -> bool:
         assert self.process is not None

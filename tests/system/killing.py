@@ -194,7 +194,7 @@ class Rig:
         self._sections: list[str] = []
         self._step_s = 0.0
         folder.mkdir(parents=True, exist_ok=True)
-        self._daemon = Daemon(folder, "", environment={"PYTHONPATH": str(ROOT)})
+        self._daemon = Daemon(folder, "", environment={"PYTHONPATH": str(ROOT)}, scripts_have=None)
 
     def __enter__(self) -> Self:
         self._daemon.start()

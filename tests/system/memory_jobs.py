@@ -76,7 +76,7 @@ class MemoryJob:
             f"[program:job]\ncommand={sys.executable} {script}\ncheckpoint_dir={self.checkpoints}\n"
             f"memory_checkpoint=auto\nenvironment={text}\n{keys}"
         )
-        self.daemon = Daemon(folder, section, forks_workers=True)
+        self.daemon = Daemon(folder, section, scripts_have=forked.TENSORFLOW)
 
     @property
     def steps(self) -> list[Step]:
@@ -191,7 +191,7 @@ class HotPair:
                 f"standby={standby}\nmemory_checkpoint=auto\ncheckpoint_dir={place}/ckpt\nenvironment={text}\n{keys}"
             )
         (self._folders["undisturbed"] / "hurry").touch()
-        self.daemon = Daemon(folder, sections)
+        self.daemon = Daemon(folder, sections, scripts_have=None)
 
     def job(self) -> dict[str, Any]:
         """The status of the one that is killed, as a job."""

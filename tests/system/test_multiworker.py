@@ -77,7 +77,7 @@ class Pair:
 
 def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
     moments = random.Random(7)
-    with Daemon(tmp_path, program(tmp_path, pause=0.05), forks_workers=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.05), scripts_have=forked.TENSORFLOW) as daemon:
         pair = Pair(daemon)
         for times, killed in enumerate((1, 0), 1):
             both = pair.begun(times)
@@ -118,7 +118,7 @@ def test_fit_of_which_any_member_is_killed_ends_with_the_same_bits(tmp_path: Pat
     text = program(folder, pause=0.5, every=2).replace(
         f"{SCRIPT} {folder} {STEPS}", f"{FIT_SCRIPT} {folder} {command[-1]}"
     )
-    with Daemon(tmp_path, text, forks_workers=True) as daemon:
+    with Daemon(tmp_path, text, scripts_have=forked.TENSORFLOW) as daemon:
         pair = Pair(daemon)
         for times, killed in enumerate((1, 0), 1):
             both = pair.begun(times)
@@ -132,7 +132,7 @@ def test_fit_of_which_any_member_is_killed_ends_with_the_same_bits(tmp_path: Pat
 
 
 def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Path, undisturbed: list[str]) -> None:
-    with Daemon(tmp_path, program(tmp_path, pause=0.1, every=10 * STEPS), forks_workers=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.1, every=10 * STEPS), scripts_have=forked.TENSORFLOW) as daemon:
         pair = Pair(daemon)
         member = pair.begun(1)[1][0]
         daemon.until_step("pair", 3, PATIENCE_S)
@@ -146,7 +146,7 @@ def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Pat
 
 def test_exports_amid_training_and_at_its_end_hold_up_nobody(tmp_path: Path, undisturbed: list[str]) -> None:
     keys = f"export_dir={tmp_path}/models\n"
-    with Daemon(tmp_path, program(tmp_path, pause=0.1, keys=keys), forks_workers=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, pause=0.1, keys=keys), scripts_have=forked.TENSORFLOW) as daemon:
         Pair(daemon).begun(1)
         daemon.until_step("pair", 3, PATIENCE_S)
         asked = daemon.call("export", name="pair")

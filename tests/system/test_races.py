@@ -35,9 +35,12 @@ class Call:
 
 def workers(daemon: Daemon) -> int:
     assert daemon.process is not None
-    children = psutil.Process(daemon.process.pid).children()
-    # the logger begins as a child, and helpers that have just ended are waited for
-    return sum("supervisor.host.logs.logger" not in command for child in children if (command := command_of(child)))
+    own = psutil.Process(daemon.process.pid)
+    # the server of forks has the daemon's command, the logger begins as a child, helpers that just ended have none
+    return sum(
+        command not in ("", command_of(own)) and "supervisor.host.logs.logger" not in command
+        for command in map(command_of, own.children())
+    )
 
 
 SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 2}

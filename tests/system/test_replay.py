@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.wire.exits import WorkerExit
+from tests import forked
 from tests.places import ROOT
 from tests.reading import records
 from tests.system.harness import Daemon
@@ -40,7 +41,7 @@ def test_a_difference_is_logged_counted_and_told(tmp_path: Path) -> None:
     hook.write_text(f"#!/bin/sh\ncat >> {tmp_path}/told\n")
     hook.chmod(0o755)
     spoiled = section("spoiled", tmp_path, f"on_replay_difference=stop\nhook_replay_difference={hook}", "flip=weight")
-    with Daemon(tmp_path, spoiled + section("sound", tmp_path, ""), forks_workers=True) as daemon:
+    with Daemon(tmp_path, spoiled + section("sound", tmp_path, ""), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until(lambda: daemon.status("spoiled")["state"] == "FAILED", "it is given up", 200)
         daemon.until(lambda: records(tmp_path / "told"), "the hook is told")
         daemon.until(lambda: metrics(daemon, "sound")["stepkeeper_replayed_steps_total"] >= 5, "it replays", 200)

@@ -15,6 +15,7 @@ from supervisor.ctl.main import main
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.tensorbundle import verify
+from tests import forked
 from tests.places import ROOT
 from tests.system.harness import Daemon, job
 from tests.system.page.browser import row, server
@@ -71,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         f"strategy=multiworker\nworkers=2\nsave_shards=always\ndeterministic=true\ncheckpoint_interval=7 steps\n"
         f'redirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}",PAUSE="0.2"\n'
     )
-    with Daemon(folder, section, forks_workers=True) as daemon:
+    with Daemon(folder, section, scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until_step("pair", 2, START_S)
         exported = daemon.call("export", name="pair")
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
@@ -204,7 +205,7 @@ def test_another_job_begins_from_it_by_its_folder_or_its_prefix(tmp_path: Path, 
         f"checkpoint_dir={tmp_path}/ckpt\ninitial_checkpoint={trained.newest}{named}\nrestore_from_jobs=pair\n"
         f'strategy=multiworker\nworkers=2\ndeterministic=true\nstandby=off\nenvironment=PYTHONPATH="{ROOT}"\n'
     )
-    with Daemon(tmp_path, section, forks_workers=True) as daemon:
+    with Daemon(tmp_path, section, scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until_state("next", "SUCCEEDED", patience_s=START_S)
         (attempt,) = daemon.call("history", name="next")["attempts"]
 

@@ -193,7 +193,7 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 ) -> None:
     chosen = {attempt: kills(workers)[name] for attempt, name in enumerate(names, 1)}
     (tmp_path / "kills").write_text(json.dumps(chosen))
-    with Daemon(tmp_path, program(tmp_path, workers, "save_shards=always\n"), forks_workers=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, workers, "save_shards=always\n"), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S * (len(names) + 1))
         attempts = daemon.call("history", name="pair", limit=100)["attempts"]
 
@@ -208,7 +208,9 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "limit").write_text(json.dumps([1, 1]))
     with Daemon(
-        tmp_path, program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1"), forks_workers=True
+        tmp_path,
+        program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1"),
+        scripts_have=forked.TENSORFLOW,
     ) as daemon:
         daemon.until_step("pair", 3, START_S)
         os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
@@ -223,7 +225,9 @@ def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_pa
 def test_stop_that_can_not_be_saved_at_once_is_saved_a_moment_later(tmp_path: Path, whole: Path, told: int) -> None:
     (tmp_path / "limit").write_text(json.dumps([0, 1]))
     with Daemon(
-        tmp_path, program(tmp_path, 2, "save_shards=never\n", every=10 * STEPS, PAUSE="0.1"), forks_workers=True
+        tmp_path,
+        program(tmp_path, 2, "save_shards=never\n", every=10 * STEPS, PAUSE="0.1"),
+        scripts_have=forked.TENSORFLOW,
     ) as daemon:
         daemon.until_step("pair", 3, START_S)
         chief = int((tmp_path / "pid-0").read_text())
@@ -418,7 +422,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
         folder.mkdir()
         return program(folder, 2, f"mirror=file://{store}\n", every=10 * STEPS, BALLAST_MIB="33")
 
-    with Daemon(here, training(here), forks_workers=True) as daemon:
+    with Daemon(here, training(here), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         daemon.until(lambda: daemon.status("pair")["job"]["mirror"]["newest_step"] == STEPS, "it is in the store")
         job = daemon.status("pair")["job"]
@@ -434,7 +438,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
     (remote,) = verification.verify_url(f"file://{store}/pair")
     assert (remote.valid, remote.size_bytes) == (True, size)
 
-    with Daemon(elsewhere, training(elsewhere), forks_workers=True) as daemon:
+    with Daemon(elsewhere, training(elsewhere), scripts_have=forked.TENSORFLOW) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         (attempt,) = daemon.call("history", name="pair")["attempts"]
 

@@ -184,6 +184,7 @@ def trained(folder: Path, make: Callable[[], dict[str, Any]], *stops: Any, **opt
     return model
 
 
+SELDOM = "1000 steps"  # saves at the end alone
 MIDDLE = (lambda steps: StopsAt(steps // 2),)  # in the second of three epochs
 ALL_PLACES: tuple[Callable[[int], Any], ...] = (
     lambda steps: StopsAt(1), lambda steps: FailsAfter(0, "validation"), lambda steps: FailsAfter(1, "end"),
@@ -212,7 +213,7 @@ def test_fit_interrupted_anywhere_ends_like_an_undisturbed_one(
     name: str, places: tuple[Callable[[int], Any], ...], tmp_path: Path, begin: Callable[[Launch], None]
 ) -> None:
     make = SOURCES[name]
-    undisturbed = trained(tmp_path / "calm", make)
+    undisturbed = trained(tmp_path / "calm", make, interval=SELDOM)
     for stop in [place(int(undisturbed.optimizer.iterations)) for place in places]:
         with pytest.raises(LookupError):
             trained(tmp_path / "rough", make, stop)
@@ -422,11 +423,11 @@ def test_arrays_that_python_code_yields_and_keeps_stay_as_they_are(kind: str, tw
 def test_fit_on_two_replicas_ends_like_an_undisturbed_one(
     name: str, steps: tuple[int, ...], tmp_path: Path, two_replicas: Any, begin: Callable[[Launch], None]
 ) -> None:
-    def on_replicas(folder: str, *stops: Any) -> Any:
+    def on_replicas(folder: str, *stops: Any, **options: Any) -> Any:
         with two_replicas.scope():
-            return trained(tmp_path / folder, SOURCES[name], *stops, epochs=2)
+            return trained(tmp_path / folder, SOURCES[name], *stops, epochs=2, **options)
 
-    undisturbed = on_replicas("calm")
+    undisturbed = on_replicas("calm", interval=SELDOM)
     for step in steps:
         with pytest.raises(LookupError):
             on_replicas("rough", StopsAt(step))
