@@ -225,8 +225,8 @@ class Proof:
                 raise CannotProve("the program makes no run of worker's, so it ends where it likes: leave out --steps")
             # what the daemon shows of the steps is not all of them; the last one is certain
             shown = undisturbed_record(checkpoint.step, took_s)
-            lines = shown.lines if killer is None else (*killer.record.lines, shown.lines[-1])
-            record = RunRecord(lines)
+            was_seen = killer is not None and bool(killer.record.begun)
+            record = RunRecord((*record.lines, shown.lines[-1])) if was_seen else shown
         if not record.begun or not record.steps:
             raise CannotProve(no_run_text(record))
         if record.last < STEPS_NEEDED:

@@ -22,7 +22,7 @@ class SuspendWatch:
         self._runners = runners
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._soon: asyncio.Handle | None = None
+        self._soon: asyncio.TimerHandle | None = None
 
     def on_change(self) -> None:
         """A program's state is another one. Looks at them all soon, once for many changes."""
@@ -36,14 +36,18 @@ class SuspendWatch:
                 handle.cancel()
 
     def _begin(self) -> None:
-        self._soon = None
+        timer, self._soon = self._soon, None
+        self._compare(timer)
         if any(_is_watched(runner) for runner in self._runners.values()):
             self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_clock)
 
     def _check_clock(self) -> None:
         timer, self._timer = self._timer, None
-        stopped_for_s = None if timer is None else suspended_for_s(timer.when(), self._loop.time())
         self.on_change()
+        self._compare(timer)
+
+    def _compare(self, timer: asyncio.TimerHandle | None) -> None:
+        stopped_for_s = None if timer is None else suspended_for_s(timer.when(), self._loop.time())
         if stopped_for_s is None:
             return
         log.warning("host.stood_still", suspended_for_s=round(stopped_for_s, 1), effect="all timeouts begin again")
