@@ -115,7 +115,8 @@ def make_exact(strategy: tf.distribute.Strategy | None) -> None:
     if installed:
         return
     for name, stateless in _STATELESS.items():
-        setattr(random_kernels, name, _exact(getattr(random_kernels, name), stateless))
+        kernel = getattr(random_kernels, name)
+        setattr(random_kernels, name, _exact(getattr(kernel, "original", kernel), stateless))
     on_new_global_seed(_reseed)
 
 

@@ -3,7 +3,7 @@
 import gc
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,12 @@ def _as_in_a_new_process() -> None:
 
 
 @pytest.fixture
-def fresh_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Random operations that are exact, as in a process that has begun no loop yet."""
-    random_operations.make_exact(None)
     monkeypatch.setattr(random_operations, "_with_own_seeds", None)
+    random_operations.make_exact(None)
+    yield
+    random_operations._generators = None
 
 
 def messages(
