@@ -200,6 +200,7 @@ class RunBase(ReplayableLoop):
         raise NotImplementedError
 
     def _on_step_boundary(self) -> None:
+        self._loop_checks.begin_step()
         if self._attempt.proof is not None:
             self._follow_proof(self._attempt.proof)
         saves = self._checkpoints.has_work(self.step) or bool(self._attempt.requests.pending_exports)

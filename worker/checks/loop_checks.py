@@ -67,6 +67,11 @@ class LoopChecks:
         """Whether `changed_values` has anything to compare."""
         return self._watch is not None
 
+    def begin_step(self) -> None:
+        """A step has ended, with what stands behind it, and the next one begins."""
+        if self._watch is not None:
+            self._watch.begin_step()
+
     def enter(self, frame: FrameType | None) -> None:
         """The script enters the run in `frame`, or in one around it."""
         own = script_frame_of(frame)

@@ -114,7 +114,13 @@ def _find_random_operations(roots: Iterable[Root], exempt: Iterable[Any]) -> lis
         if isinstance(item, tf.types.experimental.PolymorphicFunction):
             for operation in _operations(item, RANDOM_OPERATIONS):
                 names[f"{operation.type} at {_place(operation)}"] = None
-    return [Finding(name, remedy) for name in names]
+    return [Finding(name, remedy) for name in names] + find_own_seeds()
+
+
+def find_own_seeds() -> list[Finding]:
+    """The draws of the loop with a seed of their own, outside of traced functions, that were not named yet: their state
+    is inside their kernels, too."""
+    return [Finding(f"{place}, which has a seed of its own", _REST) for place in random_operations.pop_own_seeds()]
 
 
 def _find_passes_in_functions(roots: Iterable[Root], exempt: Iterable[Any]) -> list[Finding]:

@@ -17,6 +17,7 @@ from worker.keras.data.fit_data import FitData
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.run.run import Run
+from worker.state import random_operations
 from worker.state.callback_state import is_keras_callback
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
@@ -118,6 +119,7 @@ class FitRun(Run):
 
     def begin_epoch_part(self) -> None:
         """Training of an epoch, or of the rest of one, begins."""
+        random_operations.watch_own_seeds()
         if self._counter is not None:
             self._counter.begin(self._position.examples)
 

@@ -16,7 +16,7 @@ from worker.checks.dataset_checks import find_made_in_epoch, script_functions
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import Kept
 from worker.data.batches import BatchReader
-from worker.data.checks import find_problems
+from worker.data.checks import find_own_seeds, find_problems
 from worker.data.examples import Examples
 from worker.data.resume_dataset import Batch
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
@@ -29,7 +29,7 @@ from worker.run.misuse import check_tracked, require_python_loop
 from worker.run.replayed_state import batch_bytes
 from worker.run.run_data import RunData
 from worker.run.tracked_run import TrackedRun
-from worker.state import extra_state
+from worker.state import extra_state, random_operations
 from worker.state.dataset_passes import seed_state
 from worker.state.description import differences
 from worker.state.script_conditions import SET_AT_STEP
@@ -258,6 +258,15 @@ class Run(TrackedRun):
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
+
+    def _end_run_head(self) -> None:
+        super()._end_run_head()
+        random_operations.watch_own_seeds()
+
+    def _report_changed_values(self, frame: FrameType | None) -> None:
+        super()._report_changed_values(frame)
+        if findings := find_own_seeds():
+            self._report_findings(findings)
 
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)

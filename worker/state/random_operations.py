@@ -70,6 +70,25 @@ class _Generators:
 
 
 _generators: _Generators | None = None
+_with_own_seeds: dict[str, bool] | None = None
+"""The places in the script that drew with a seed of their own since the loop began, outside of traced functions, and
+whether each was told."""
+_LIBRARIES = frozenset({"tensorflow", "keras", "worker"})
+
+
+def watch_own_seeds() -> None:
+    """The script's loop begins: from here on a draw with a seed of its own depends on how many came before it."""
+    global _with_own_seeds
+    if _with_own_seeds is None:
+        _with_own_seeds = {}
+
+
+def pop_own_seeds() -> list[str]:
+    """The places that drew so since the last call, each once, as `RandomUniform at train.py:7`."""
+    drawn = _with_own_seeds or {}
+    places = [place for place, is_told in drawn.items() if not is_told]
+    drawn.update(dict.fromkeys(places, True))
+    return places
 
 
 def read() -> list[list[int]] | None:
@@ -96,7 +115,8 @@ def make_exact(strategy: tf.distribute.Strategy | None) -> None:
     if installed:
         return
     for name, stateless in _STATELESS.items():
-        setattr(random_kernels, name, _exact(getattr(random_kernels, name), stateless))
+        kernel = getattr(random_kernels, name)
+        setattr(random_kernels, name, _exact(getattr(kernel, "original", kernel), stateless))
     on_new_global_seed(_reseed)
 
 
@@ -109,12 +129,24 @@ def _exact(original: Callable[..., Any], stateless: Callable[..., Any]) -> Calla
     def operation(*arguments: Any, seed: int = 0, seed2: int = 0, **named: Any) -> Any:
         own_seed = sys._getframe(1).f_locals.get("seed")  # the caller is tf.random's function, which has the argument
         drawn = None if own_seed is not None or _generators is None else _generators.draw_seed()
+        if own_seed is not None and _with_own_seeds is not None and tf.executing_eagerly():
+            _note_own_seed(original.__name__)
         if drawn is None:
             return original(*arguments, seed=seed, seed2=seed2, **named)
         return stateless(drawn, *arguments, **named)
 
     operation.original = original  # type: ignore[attr-defined]
     return operation
+
+
+def _note_own_seed(name: str) -> None:
+    if _generators is None or threading.get_ident() != _generators.thread or _with_own_seeds is None:
+        return
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    if frame is not None:
+        _with_own_seeds.setdefault(f"{name} at {frame.f_code.co_filename}:{frame.f_lineno}", False)
 
 
 def _is_far_from_training() -> bool:

@@ -3,7 +3,7 @@
 import gc
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ HERE = Path(__file__).name
 def _as_in_a_new_process() -> None:
     tf.random.set_seed(1)
     dataset_parts._made.clear()
+
+
+@pytest.fixture
+def fresh_operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Random operations that are exact, as in a process that has begun no loop yet."""
+    monkeypatch.setattr(random_operations, "_with_own_seeds", None)
+    random_operations.make_exact(None)
+    yield
+    random_operations._generators = None
 
 
 def messages(
@@ -324,6 +333,31 @@ def test_random_operations_that_draw_from_saved_generators_are_not_named(
         assert "operations of tf.random without seed= are exact already" in found
     finally:
         random_operations._generators = None
+
+
+@pytest.mark.parametrize("where", ["in the step", "behind an epoch", "before the loop"])
+def test_draws_with_a_seed_of_their_own_are_named_where_a_restart_begins_them_anew(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fresh_operations: None
+) -> None:
+    def draw() -> Any:
+        return tf.random.uniform([], seed=3)
+
+    def loop(run: worker.Run) -> None:
+        if where == "before the loop":
+            draw()
+        for _epoch in run.epochs(2):
+            for _ in run.range(2):
+                tf.random.uniform([])
+                if where == "in the step":
+                    draw()
+                run.step_done()
+            if where == "behind an epoch":
+                draw()
+
+    found = messages(loop, tmp_path, capsys)
+
+    place = f"random_uniform at {__file__}:{draw.__code__.co_firstlineno + 1}, which has a seed of its own"
+    assert [place in text for text in found] == ([] if where == "before the loop" else [True])
 
 
 def test_attribute_with_the_name_of_a_dataset_of_the_module_is_no_use_of_it(

@@ -176,6 +176,11 @@ class StepWatch:
             self._watch_one_step(frames)
         return findings
 
+    def begin_step(self) -> None:
+        """A step has ended, with what stands behind it, and the next one begins."""
+        if self._order is not None:
+            self._order.begin_step()
+
     def close(self) -> None:
         """Ends it, wherever it is."""
         self._before = {}

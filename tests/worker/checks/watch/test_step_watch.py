@@ -43,7 +43,10 @@ class Run:
             yield self.epoch
 
     def batches(self, data: Any) -> Iterator[Any]:
-        yield from data
+        for batch in data:
+            yield batch
+            if self._watch is not None:
+                self._watch.begin_step()
 
     def step_done(self, **metrics: Any) -> None:
         self.step += 1
@@ -179,6 +182,14 @@ def object_made_anew_of_itself(run: Run) -> None:
         run.step_done()
 
 
+def left_behind_the_step(run: Run) -> None:
+    agent = SimpleNamespace(bonus=0.0)
+    for batch in run.batches(DATA):
+        loss = batch + agent.bonus
+        run.step_done(loss=loss)
+        agent.bonus = 0.1 * loss
+
+
 def given_to_entries(run: Run) -> None:
     run.state["sum"] = 0.0
     loss = rate = 1.0
@@ -260,6 +271,7 @@ def sums_that_an_epoch_sets_to_zero(run: Run) -> None:
         (beside_an_object_with_the_same_attribute, {"trainer.best"}),
         (array_of_returns, {"returns"}),
         (object_made_anew_of_itself, {"tree"}),
+        (left_behind_the_step, {"agent.bonus"}),
         (given_to_entries, {"rate", "loss"}),
     ],
 )
@@ -333,6 +345,15 @@ def kept_in_the_state_by_another_name(run: Run) -> None:
             state["best"] = evaluate()
 
 
+def read_behind_the_step(run: Run) -> None:
+    meter = SimpleNamespace(loss=0.0, shown=0.0)
+    for _epoch in run.epochs(2):
+        for batch in run.batches(DATA):
+            meter.loss = evaluate(batch)
+            run.step_done(loss=meter.loss)
+            meter.shown = 2 * meter.loss
+
+
 def closures_of_a_pass(run: Run) -> None:
     for batch in run.batches(DATA):
         inputs = evaluate(batch)
@@ -358,6 +379,7 @@ def functions_of_a_pass_as_attributes(run: Run) -> None:
         made_from_the_run,
         kept_in_the_state,
         kept_in_the_state_by_another_name,
+        read_behind_the_step,
         closures_of_a_pass,
         functions_of_a_pass_as_attributes,
     ],

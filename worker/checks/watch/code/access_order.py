@@ -25,10 +25,10 @@ _Trace = Callable[[types.FrameType, str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first access. `number`: how many came before it. `owner`: the kind of what has the attribute, if it is known:
-    `kind_of` it."""
+    """The first access. `number`: whether it came behind a step, and how many came before it. `owner`: the kind of what
+    has the attribute, if it is known: `kind_of` it."""
 
-    number: int
+    number: tuple[bool, int]
     kind: str
     owner: Any
     code: types.CodeType
@@ -49,9 +49,10 @@ class AccessOrder:
         self._frames: list[tuple[types.FrameType, Any, bool, bool]] = []
         self._boundaries: dict[types.CodeType, int] = {}
         self._is_on = False
+        self._is_behind = True  # the end of the step before runs
 
     def begin(self, frames: Iterable[types.FrameType]) -> None:
-        """Begins to watch. `frames`: those that run now, which Python does not trace by itself."""
+        """Begins to watch, behind a step. `frames`: those that run now, which Python does not trace by itself."""
         self._before = cast("_Trace | None", sys.gettrace())
         for frame in frames:
             self._boundaries[frame.f_code] = frame.f_lasti
@@ -60,6 +61,19 @@ class AccessOrder:
                 frame.f_trace = self._local_trace(frame, frame.f_trace)
         self._is_on = True
         sys.settrace(self._on_call)
+
+    def begin_step(self) -> None:
+        """The next step begins, from whose boundary a restart goes on: what came before it is the end of a step, and is
+        taken as if it came last."""
+        if not self._is_on or not self._is_behind:
+            return
+        self._is_behind = False
+        running: dict[types.CodeType, int] = {}
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.setdefault(frame.f_code, frame.f_lasti)
+            frame = frame.f_back
+        self._boundaries = {code: running[code] for code in self._boundaries if code in running}
 
     def end(self) -> None:
         """Ends it, and puts back what traced before, unless another has begun to trace meanwhile."""
@@ -115,8 +129,10 @@ class AccessOrder:
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
         owner = UNKNOWN if access.holder is None else named_in(frame, access.holder)
         key = access.name, access.is_attribute, None if owner is UNKNOWN else id(owner)
-        if key not in self._first:
-            self._first[key] = _First(len(self._first), access.kind, kind_of(owner), frame.f_code, frame.f_lasti)
+        known = self._first.get(key)
+        if known is None or known.number[0] > self._is_behind:
+            number = self._is_behind, self._events
+            self._first[key] = _First(number, access.kind, kind_of(owner), frame.f_code, frame.f_lasti)
 
     def _accesses(self, code: types.CodeType) -> Mapping[int, NameAccess]:
         accesses = self._in_code.get(code)

@@ -149,7 +149,8 @@ class Flow:
     ) -> bool:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and
-        back to it. `of`: the attribute's holder, as in `NameAccess`: what has another name there is another object."""
+        back to it; where it takes a `for` loop's next item, every pass. `of`: the attribute's holder, as in
+        `NameAccess`: what has another name there is another object."""
         if is_attribute and name in self.code.co_consts and not _READS_BY_NAME.isdisjoint(self.code.co_names):
             return False  # as in getattr(self, "count", 0)
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
@@ -166,8 +167,9 @@ class Flow:
             else:
                 accesses.append(())
         live = self.control.live_names(accesses, start)
-        following = [(0, False)] if start is None else self.control.following(start, again=True, around=start)
-        return name not in live.at(following)
+        if start is not None and self.control.instructions[start].opname != "FOR_ITER":
+            return name not in live.at(self.control.following(start, again=True, around=start))
+        return name not in live.at([(0 if start is None else start + 1, False)])
 
     def may_read_attribute(self, name: str, offset: int | None = None) -> bool:
         """Whether some way from the function's beginning, from where its frame stands (`f_lasti`), or from the
