@@ -21,7 +21,7 @@ from supervisor.protocol.wire.codec import ProtocolError, encode_record
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 ANSWERS_WITHIN_S = 10.0  # a driver in trouble hangs; one in order takes about a second for eight GPUs
-CATCH_UP_S = 0.3  # for the kernel's log, of which the helper reads a line within milliseconds
+CATCH_UP_S = 0.5  # for the kernel's log: as long as an exit waits; a line takes milliseconds, on a busy host tenths
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # before another helper is started, after so many that ended
 MAX_WORDS = 300  # characters of its last words
 
