@@ -20,6 +20,7 @@ from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     CheckpointCommitted,
+    DoneReported,
     FailureReported,
     FlushRequested,
     NoticeReceived,
@@ -30,6 +31,7 @@ from supervisor.core.program.events import (
     StartRequested,
     StepsDone,
     StopRequested,
+    TrainingRestored,
     WorkerExited,
     WorkerIdentified,
 )
@@ -372,6 +374,15 @@ def test_done_counts_where_the_exit_status_is_not_known():
 
     assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
+
+
+def test_the_end_of_a_run_is_not_that_of_the_next_one_where_the_exit_status_is_not_known():
+    job, _ = training()
+    job.handle(DoneReported(7), 1003.0)
+    job.handle(TrainingRestored(7, 60), 1004.0)  # the script's next run
+
+    assert job.handle(WorkerExited(7), 1005.0)[0] == RecordEnd(7, "lost", "exit status unknown")
+    assert job.facts.wanted
 
 
 def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():
