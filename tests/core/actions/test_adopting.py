@@ -1,5 +1,7 @@
 """What becomes of an attempt that an earlier daemon began."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.failures.restart import Cause
@@ -23,6 +25,7 @@ from supervisor.core.program.events import (
     DoneReported,
     FailureReported,
     FlushRequested,
+    MemorySalvaged,
     NoticeReceived,
     ProgramClosed,
     RestartRequired,
@@ -366,6 +369,24 @@ def test_plain_program_that_nobody_wants_is_stopped():
     job = taken_up(PLAIN, wanted=False)
 
     assert job.handle(AttemptFound(7, age_s=100.0), 1000.0) == [Terminate(7)]
+
+
+def test_what_a_worker_saves_is_recorded_in_its_own_directory_and_not_in_that_of_a_new_section():
+    before = Job(replace(JOB, checkpoint_dir="/old"))
+    before.handle(StartRequested(), 0.0)
+    stored = facts_to_persist(before.facts, 1.0)
+    job = Job(replace(JOB, checkpoint_dir="/new"))
+    job.facts.wanted = True
+    job.skip_attempts(1)
+    job.recall_persisted(stored, 1000.0, 0.0)
+    job.handle(AttemptFound(1, age_s=0.0, outdated=True), 1000.0)
+
+    job.handle(CheckpointCommitted(1, 40), 1001.0)
+    assert job.facts.account.newest is not None
+    assert job.facts.account.newest.directory == "/old"
+    job.handle(MemorySalvaged(1, 41, "step-0000000041.a1", 1.0), 1002.0)
+
+    assert job.facts.account.newest.directory == "/new", "the daemon has written it there"
 
 
 def test_done_counts_where_the_exit_status_is_not_known():

@@ -211,7 +211,7 @@ STORED = {
     },
     AttemptFacts: {
         "start_limit_s", "made_progress", "start_afresh", "checkpoint", "restore_begun", "from_checkpoint",
-        "start_step", "step", "saved_step", "older",
+        "start_step", "step", "saved_step", "older", "checkpoint_dir",
     },
     FailureCounts: {"by_cause", "deaths_without_progress", "ports_lost"},
     HangDetector: {"hung_step", "hung_in", "hangs"},
