@@ -95,8 +95,8 @@ class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before` and `diverged`, the attempt in which training
     did, None: not known; QUARANTINE `reasons` and `because`; LIST `verify`; LOOK `writes`, whether a file is written to
     see if that works; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first attempt that was launched for it,
-    None: this one; MEASURE the `name` of a checkpoint. `expected`: the name of the checkpoint that should be the
-    newest, if that is known, for those before a start."""
+    None: this one, and whether the job `has_mirror`; MEASURE the `name` of a checkpoint. `expected`: the name of the
+    checkpoint that should be the newest, if that is known, for those before a start."""
 
     question: Question
     directory: Path
@@ -110,6 +110,7 @@ class CheckpointRequest:
     expected: str | None = None
     step: int = 0
     since: int | None = None
+    has_mirror: bool = False
     name: str = ""
 
 
@@ -234,7 +235,7 @@ def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
         nonlocal is_noted
         order.require()
         if not is_noted:
-            record_given_up(folder, below)
+            record_given_up(folder, below, has_mirror=request.has_mirror)
             is_noted = True
             order.require()  # the disk may have kept that waiting
 

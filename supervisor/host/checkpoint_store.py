@@ -71,6 +71,7 @@ class CheckpointStore:
         user: str | None = None,
         expected: str | None = None,
         order: Order | None = None,
+        has_mirror: bool = False,
     ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
@@ -78,7 +79,9 @@ class CheckpointStore:
         Nor once `order` is withdrawn, which is an OSError. Raises OSError, and NoValidCheckpoint if there is no whole
         checkpoint of that step.
         """
-        request = CheckpointRequest(Question.BEGIN_AT, directory, step=step, since=since, expected=expected)
+        request = CheckpointRequest(
+            Question.BEGIN_AT, directory, step=step, since=since, expected=expected, has_mirror=has_mirror
+        )
         return (await self._ask(request, Moved, user, order)).names
 
     async def roll_back(

@@ -238,3 +238,27 @@ def test_start_of_a_job_that_waits_for_its_store_says_so(tmp_path: Path, store: 
         refused.value
     )
     assert took_s < 2 * NOTICED_S  # the numbers that the store has used are asked for first
+
+
+@pytest.mark.slow
+def test_a_new_host_that_begins_from_scratch_without_the_store_does_not_go_on_from_it_later(tmp_path: Path):
+    """Its worker dies before the store is back, so before an epoch that begins anew could be there."""
+    earlier, new = hosts(tmp_path, "earlier", "new")
+    store, away = tmp_path / "store", tmp_path / "away"
+    with Daemon(earlier, mirrored("j", earlier, f"file://{store}", EVERY=20, **FOR_EVER)) as daemon:
+        daemon.until(lambda: newest_in_mirror(daemon) >= 100, "more than the new host will have")
+        daemon.call("stop", name="j")
+    section = mirrored("j", new, f"file://{store}", "autostart = false", EVERY=10, **FOR_EVER)
+    store.rename(away)
+    with Daemon(new, section) as daemon:
+        daemon.call("start", name="j", from_scratch=True)
+        pid = daemon.until_step("j", 15)["pid"]
+        away.rename(store)
+        os.kill(pid, signal.SIGKILL)
+
+        daemon.until(lambda: len(daemon.call("history", name="j")["attempts"]) > 1, "another attempt")
+        daemon.until_step("j", 30)
+
+        following = daemon.call("history", name="j")["attempts"][-1]
+        assert following["from_step"] < 100, "from what it has saved itself"
+        daemon.until(lambda: len(epochs_in(store)) == 2, "it has taken the run over")

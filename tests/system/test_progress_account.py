@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
+from tests.system.test_adoption import orphans
 from tests.waiting import wait_until
+
+__all__ = ["orphans"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -208,3 +212,46 @@ def test_a_lost_folder_is_not_replaced_by_a_later_step_of_initial_checkpoint(tmp
 
         (tmp_path / "away").rename(tmp_path / "j")
         assert daemon.until_step("j", step + 1)["job"]["older_because"] is None
+
+
+@pytest.mark.parametrize("worker", ["lives", "is dead"])
+def test_what_was_saved_in_the_directory_before_is_not_taken_for_lost_in_the_new_one(
+    tmp_path: Path, orphans: Callable[[int], int], worker: str
+) -> None:
+    """The daemon dies while the job moves to another disk, and the next one reads the new section."""
+    section, data = job("j", tmp_path / "data", **SLOW), tmp_path / "data"
+    with Daemon(tmp_path, section) as daemon:
+        pid = int(daemon.until_step("j", 30)["pid"])
+        daemon.die()
+        shutil.copytree(data / "j", data / "jj", ignore=shutil.ignore_patterns("*.partial", ".*"))
+        copied = selection.committed_checkpoints(data / "jj")[0].step
+        wait_until(lambda: selection.committed_checkpoints(data / "j")[0].step > copied + 20, "it trains on alone")
+        if worker == "is dead":
+            os.kill(pid, signal.SIGKILL)
+            orphans(pid)
+        daemon.write(section.replace("data/j", "data/jj"))
+        daemon.start()
+
+        reason = until_waiting(daemon, "checkpoint_dir is now")
+
+        newest = selection.committed_checkpoints(data / "j")[0]
+        assert f"step {newest.step} ({newest}) was committed in {data}/j (" in reason
+        assert f"which has step {copied} as its newest; set checkpoint_dir back" in reason
+
+
+def test_a_renamed_job_waits_for_the_checkpoints_of_its_former_name(tmp_path: Path) -> None:
+    section = job("j", tmp_path / "data", **SLOW)
+    with Daemon(tmp_path, section) as daemon:
+        step = stopped_at(daemon, 30)
+        (tmp_path / "data" / "j").rename(tmp_path / "away")  # as a disk that is not mounted
+        daemon.write(section.replace("[program:j]", "[program:k]\nrestore_from_jobs=j"))
+        daemon.call("update")
+
+        def look() -> str | None:
+            found = daemon.status("k")
+            return found["reason"] if found["state"] == "BACKOFF" else None
+
+        reason = daemon.until(look, "k waits", 20.0)
+        assert f"cannot train k: step {step} (step-" in reason
+        (tmp_path / "away").rename(tmp_path / "data" / "j")
+        assert daemon.until_step("k", step + 1)["job"]["older_because"] is None

@@ -52,6 +52,7 @@ class RunBase(ReplayableLoop):
         """The script enters the run, which is not restored yet."""
         self._loop_checks.enter(sys._getframe(1))
         self._is_open = True
+        self._attempt.leaving = None
 
     def _begin(self) -> None:
         """The state is restored, and the script's loop follows."""
@@ -73,7 +74,9 @@ class RunBase(ReplayableLoop):
         self._is_open = False
         self._leave_head()
         try:
-            if error is None:
+            if error is None and self._attempt.leaving is not None:
+                self._leave_nevertheless(self._attempt.leaving)
+            elif error is None:
                 if self._replays is not None:
                     self._replays.leave()
                 self._end_loops()
@@ -84,6 +87,14 @@ class RunBase(ReplayableLoop):
             self._end_run(later)
             raise
         self._end_run(error)
+
+    def _leave_nevertheless(self, code: WorkerExit) -> NoReturn:
+        """Ends the process, whose exit the script has caught: training is not complete, so it is not to look so."""
+        self._attempt.reporter.show_message(
+            f"this process was to end at step {self.step}, and the script caught that (SystemExit); it ends now, and "
+            f"training is not complete: let SystemExit pass"
+        )
+        self._attempt.leave(code)
 
     def _end_run(self, cause: BaseException | None) -> None:
         """Releases everything. `cause`: the exception that ends the run; a failure in here must not hide it."""
@@ -254,7 +265,7 @@ class RunBase(ReplayableLoop):
         """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
         if proof.follow_plan(self._save_now, self._checkpoints.settle):
             self._finish()
-            raise DeliberateExit(int(WorkerExit.DONE))
+            self._attempt.leave(WorkerExit.DONE)
 
     # --- reports ---
 

@@ -22,7 +22,7 @@ MAX_TRACEBACK = 8000  # characters, the end of it: there the cause stands
 
 
 class DeliberateExit(SystemExit):
-    """This process ends on purpose, with a code of `WorkerExit`, after it has reported why."""
+    """This process ends on purpose, with a code of `WorkerExit`, after it has reported why (`Attempt.leave`)."""
 
 
 @dataclass(slots=True)
@@ -41,6 +41,8 @@ class Attempt:
     no_copies: bool = False
     """Whether memory ran out when an earlier attempt copied its state there: this one is not to."""
     failure_sent: bool = False
+    leaving: WorkerExit | None = None
+    """The code with which this process is to end, also if its script catches the exit."""
     state_home: Path | None = None
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""
     mirror_url: str | None = None
@@ -111,7 +113,7 @@ class Attempt:
         """Reports the error and exits with the code that says which kind of failure it is. `errno`: as in `Failed`."""
         self.report_failure(error, step, code=int(code), errno=errno)
         self.reporter.drain(DRAIN_TIMEOUT_S)
-        raise DeliberateExit(int(code))
+        self.leave(code)
 
     def exit_diverged(self, error: str, step: int, go_back: bool, batches: tuple[str, ...] = ()) -> NoReturn:
         """Exits because training diverged at `step`.
@@ -131,6 +133,11 @@ class Attempt:
             )
         )
         self.reporter.drain(DRAIN_TIMEOUT_S)
+        self.leave(code)
+
+    def leave(self, code: WorkerExit) -> NoReturn:
+        """Ends this process on purpose; what it has to say is said."""
+        self.leaving = code
         raise DeliberateExit(int(code))
 
     def _send_failure_once(self, failure: Failed) -> None:

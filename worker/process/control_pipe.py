@@ -37,6 +37,8 @@ from supervisor.protocol.wire.messages import (
     Mirrored,
     Progress,
     Promote,
+    Restored,
+    Restoring,
     SaveFailed,
     Then,
 )
@@ -76,6 +78,7 @@ class WorkerChannel:
         self._unsent = b""  # the rest of a line that did not fit into the pipe
         self.pipes = control.pipes
         self._sent = SentMessages()
+        self._has_last_words = False
         self._go: Go | None = None
         self._go_received = threading.Event()
         self._mirrored: dict[str, Mirrored] = {}
@@ -169,6 +172,8 @@ class WorkerChannel:
                 self._requests.mark_answered(message.flushes)
             case Done() | Failed():
                 self._write_last_words(message)
+            case Restoring() | Restored():
+                self._take_back_last_words()
 
     def _write_last_words(self, message: Done | Failed) -> None:
         """Writes the message beside the pipes too, for a daemon that starts after this process has gone.
@@ -184,6 +189,20 @@ class WorkerChannel:
         except OSError as error:  # a daemon that is there reads it from the pipe
             self.show_message(
                 f"cannot write {self.pipes / layout.LAST_WORDS}: {error}; a later daemon won't know how this ended"
+            )
+        self._has_last_words = True
+
+    def _take_back_last_words(self) -> None:
+        """Another run of the script begins: how the one before it ended is not how this process ends."""
+        if not self._has_last_words:
+            return
+        self._has_last_words = False
+        try:
+            os.truncate(self.pipes / layout.LAST_WORDS, 0)
+        except OSError as error:
+            self.show_message(
+                f"cannot empty {self.pipes / layout.LAST_WORDS}: {error}; a later daemon may take the end of the run "
+                f"before this one for that of the attempt"
             )
 
     def _wake_thread(self) -> None:

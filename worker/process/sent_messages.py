@@ -40,9 +40,9 @@ class SentMessages:
         """A message is sent."""
         match message:
             case Restoring():
-                self._restoring = message
+                self._restoring, self._done = message, None  # another run of the script begins
             case Restored():
-                self._restored = message
+                self._restored, self._done = message, None
             case Committed():
                 earlier = () if self._committed is None else self._committed[0].left_out
                 message = replace(message, left_out=tuple(dict.fromkeys((*earlier, *message.left_out))))

@@ -21,7 +21,7 @@ from worker.checkpoint.sharded_writer import ShardedWriter
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary
 from worker.data.collectives import Gang
 from worker.process import local_processes
-from worker.process.attempt import Attempt, DeliberateExit
+from worker.process.attempt import Attempt
 from worker.process.requests import SIGNAL_S
 from worker.run import own_folders
 from worker.run.gang_directory import GangDirectory
@@ -91,7 +91,7 @@ class GangCheckpoints(GangDirectory):
         self._reports.report_stop(step, self._newest(), is_failed)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
-        raise DeliberateExit(int(WorkerExit.STOPPED))
+        self._attempt.leave(WorkerExit.STOPPED)
 
     def _save_before_stop(self, agreed: _Agreement, here: StepBoundary) -> tuple[str | None, bool]:
         """The save before a stop, with several tries that the chief decides on, as waiting loses nothing.
@@ -134,7 +134,7 @@ class GangCheckpoints(GangDirectory):
                 time.sleep(pause_s)
         self._allow_exits()
         if not self._gang.is_chief:
-            raise DeliberateExit(int(WorkerExit.SAVE_FAILED))
+            self._attempt.leave(WorkerExit.SAVE_FAILED)
         self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
 
     def _agree_on_save(self, step: int, last: bool) -> _Agreement:

@@ -12,7 +12,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import SaveFailed
 from worker.checks.findings import Finding
-from worker.process.attempt import Attempt, DeliberateExit
+from worker.process.attempt import Attempt
 from worker.process.requests import SaveRequest
 from worker.saving.background_save import BackgroundSave
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of
@@ -153,7 +153,7 @@ class SaveScheduler(Generic[F, T]):
         error = self._save_before_exit(boundary(), request)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
-        raise DeliberateExit(int(WorkerExit.STOPPED))
+        self._attempt.leave(WorkerExit.STOPPED)
 
     def save_final(self, boundary: F) -> None:
         """Saves the end of training, with several tries; exits with SAVE_FAILED if none succeeds."""

@@ -17,6 +17,7 @@ from supervisor.core.actions.transitions import (
     plain_program_started,
     plain_start_s,
     retry,
+    running_deadline,
     starting_deadline,
     terminate,
     wait_for_start_paths,
@@ -188,6 +189,7 @@ def worker_met(facts: ProgramFacts, event: WorkerMet, now: float) -> Effects:
 def restore_begun(facts: ProgramFacts, event: RestoreBegun, now: float) -> Effects:
     """Records that the checkpoint may be to blame for what follows: what is restored, where that is in memory."""
     facts.current.has_spoken = facts.current.restore_begun = True
+    _take_back_completion(facts, now)
     if event.in_memory is not None:
         restores_from_memory(facts, event.in_memory)
     return []
@@ -196,6 +198,7 @@ def restore_begun(facts: ProgramFacts, event: RestoreBegun, now: float) -> Effec
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.has_spoken = facts.current.restore_begun = True
+    _take_back_completion(facts, now)
     facts.current.step = facts.current.start_step = event.step
     account.record_restored(facts)
     if event.in_memory is not None:
@@ -208,6 +211,17 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
         facts.hang_detector.progress_reported(LoopSection.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
     return _set_aside_newer(facts)
+
+
+def _take_back_completion(facts: ProgramFacts, now: float) -> None:
+    """The script has another run, so the end of the one before it was not that of training: it is flushed and
+    supervised again, and its death is none of a job that is done."""
+    if not facts.current.done_reported:
+        return
+    facts.current.done_reported = False
+    facts.restart_silence(now)
+    if facts.state is State.RUNNING:
+        facts.deadline_at = running_deadline(facts, now)
 
 
 def _set_aside_newer(facts: ProgramFacts) -> Effects:

@@ -99,7 +99,7 @@ def restores_from_memory(facts: ProgramFacts, name: str) -> None:
 def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:
     """Records a checkpoint that was in memory as one that its attempt has committed."""
     facts.salvaged = event.name
-    account.record_commit(facts, event.step, event.wall_at, event.name)
+    account.record_salvaged(facts, event.step, event.wall_at, event.name)
     if facts.attempt == event.of_attempt:  # no other one has begun
         facts.current.step = max(event.step, facts.current.step or 0)
         facts.current.saved_step = max(event.step, facts.current.saved_step or 0)

@@ -138,7 +138,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
         return []
     facts.attempt = max(facts.attempt, facts.attempts_used) + 1
     facts.launched = True
-    facts.current = AttemptFacts(started_at=now, progressed_at=now)
+    facts.current = AttemptFacts(started_at=now, progressed_at=now, checkpoint_dir=policy.checkpoint_dir)
     if facts.begin_at is not None and facts.begin_since is None:
         facts.begin_since = facts.attempt
     facts.reason, facts.waits_for_host = None, False

@@ -65,7 +65,7 @@ def record_start(facts: ProgramFacts) -> None:
     """
     if facts.current.saved_step is not None or _is_own_commit(facts):
         return
-    directory, before, chosen = facts.policy.checkpoint_dir, facts.account.newest, facts.current.checkpoint
+    directory, before, chosen = directory_of_attempt(facts), facts.account.newest, facts.current.checkpoint
     own = None if chosen is None else own_name(chosen.path, directory)
     if own is not None and directory is not None:
         if before is not None and own.step < before.step and facts.current.older is None:
@@ -111,9 +111,29 @@ def _is_own_commit(facts: ProgramFacts) -> bool:
     return newest is not None and newest.attempt == facts.attempt and not facts.policy.is_gang
 
 
+def directory_of_attempt(facts: ProgramFacts) -> str | None:
+    """Where the worker of the present attempt, or of the last one, saves; None for a plain program.
+
+    It may have been started by an earlier daemon, and its section names another directory since. The account says where
+    a checkpoint is, so that the next start waits instead of taking it for deleted from the new one.
+    """
+    return facts.current.checkpoint_dir if facts.current.checkpoint_dir is not None else facts.policy.checkpoint_dir
+
+
 def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, name: str | None = None) -> None:
     """Records a commit of the present attempt. `name`: of the checkpoint, where that is not the attempt's own."""
-    directory, before = facts.policy.checkpoint_dir, facts.account.newest
+    _record_commit_in(directory_of_attempt(facts), facts, step, wall_at, name)
+
+
+def record_salvaged(facts: ProgramFacts, step: int, wall_at: float, name: str) -> None:
+    """Records a checkpoint that the daemon had written of what a worker left in memory: into the present directory."""
+    _record_commit_in(facts.policy.checkpoint_dir, facts, step, wall_at, name)
+
+
+def _record_commit_in(
+    directory: str | None, facts: ProgramFacts, step: int, wall_at: float | None, name: str | None
+) -> None:
+    before = facts.account.newest
     if directory is None or (before is not None and before.step > step):
         return
     stated = None if name is None else parse_name(name)

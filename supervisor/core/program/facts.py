@@ -126,6 +126,7 @@ class AttemptFacts:
     outdated: bool = False  # adopted, and its configuration has changed since it was started
     readiness_unknown: bool = False  # adopted, and its READY=1 may have been lost
     start_afresh: bool = False  # an operator started it while it stopped: the next attempt begins with full budgets
+    checkpoint_dir: str | None = None  # where its worker saves; one that is adopted may have had another section
 
     # training; steps are optimizer steps
     checkpoint: CheckpointSelected | None = None  # what it was told to begin from

@@ -28,9 +28,10 @@ class PersistedFacts:
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
     checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `step` (once it has ended),
     `made_progress`, `start_limit_s` (the age at which it has to train; None if that is startup_timeout), `older` (why
-    it begins from an older checkpoint than the newest) and `start_afresh`. Of a plain program, only `worked_paths` is
-    stored. The account of progress is not among them: the ledger keeps it in two places. A test has the list of all
-    other facts, and why each is known without being stored.
+    it begins from an older checkpoint than the newest), `start_afresh` and `checkpoint_dir` (where it saves).
+
+    Of a plain program, only `worked_paths` is stored. The account of progress is not among them: the ledger keeps it in
+    two places. A test has the list of all other facts, and why each is known without being stored.
 
     The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
     that lack it, and its limits; another meaning or name needs a migration.
@@ -74,6 +75,7 @@ class PersistedFacts:
     start_afresh: bool = False
     ports_lost: Annotated[int, Range(0, MAX_NAMES)] = 0
     set_aside: int | None = None
+    checkpoint_dir: str | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -123,6 +125,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         start_afresh=facts.current.start_afresh,
         ports_lost=min(facts.failures.ports_lost, MAX_NAMES),
         set_aside=facts.set_aside,
+        checkpoint_dir=facts.current.checkpoint_dir,
     )
 
 
@@ -167,6 +170,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
     facts.current.restore_begun = stored.restore_begun or stored.start_step is not None
     facts.current.made_progress, facts.current.start_limit_s = stored.made_progress, stored.start_limit_s
     facts.current.step, facts.current.start_afresh = stored.step, stored.start_afresh
+    facts.current.checkpoint_dir = stored.checkpoint_dir
     facts.current.older = None if stored.older is None else Older(*stored.older)
     if stored.origin is not None:
         path, step, place = stored.origin

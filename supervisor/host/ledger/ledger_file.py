@@ -31,7 +31,8 @@ log = structlog.get_logger()
 class LedgerFile:
     """Owns `connection`, to the file `path`, from now on. Not for two threads at once.
 
-    `write_before`: called before each attempt to write. `vital`: what a new file begins with if this one is lost.
+    `write_before`: called before each attempt to write; if it raises OSError, nothing is written. `vital`: what a new
+    file begins with if this one is lost.
     """
 
     def __init__(

@@ -5,12 +5,13 @@ Every change is in the file before it is in the ledger (`wanted_file.py` says wh
 
 import asyncio
 import sqlite3
+from collections.abc import Container
 
 from supervisor.host.ledger.schema import LedgerError
 from supervisor.host.ledger.wanted_file import Wanted, WantedFile, account_in
 from supervisor.host.ledger.write_queue import Statement
 from supervisor.host.ledger.writer import LedgerWriter
-from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.checkpoints.account import ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.wire.codec import encode_record
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
@@ -100,6 +101,19 @@ class WantedPrograms:
     def progress(self, program: str) -> ProgressAccount:
         """How far a job has come, as it was recorded last. Never raises: it is known from the start on."""
         return self._file.progress_of(program)
+
+    def progress_in(self, directory: str, programs: Container[str] | None) -> tuple[str, ReportedCheckpoint] | None:
+        """Which of these programs (None: any) has the newest checkpoint in a directory, and that; None: none has one
+        there."""
+        accounts = self._file.content.progress
+        there = [
+            (program, account.newest)
+            for program, account in accounts.items()
+            if account.newest is not None
+            and account.newest.directory == directory
+            and (programs is None or program in programs)
+        ]
+        return max(there, key=lambda found: found[1].step, default=None)
 
     def removed_programs(self) -> frozenset[str]:
         """The programs that an operator removed."""

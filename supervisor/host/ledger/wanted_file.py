@@ -1,8 +1,9 @@
 """What the operator wants, and how far each job has come, in a small file beside the ledger: it survives a ledger that
 is lost, damaged or locked.
 
-The file is written before the ledger is, in the ledger's thread. If it can't be written it is removed, so that the
-file, where there is one, is never older than the ledger, and the next daemon believes it. Format 2 added `progress`.
+The file is written before the ledger is, in the ledger's thread. If it can't be written it is removed, and if that
+fails too, nothing is written into the ledger. So the file, where there is one, is never older than the ledger, and the
+next daemon believes it. Format 2 added `progress`.
 """
 
 import contextlib
@@ -107,7 +108,10 @@ class WantedFile:
             self._progress[program] = account
 
     def write(self) -> bool:
-        """Writes the changes, if there are any; whether they are on the disk now. Never raises."""
+        """Writes the changes, if there are any; whether they are on the disk now.
+
+        Raises OSError if they are not, and what is there instead can't be removed.
+        """
         with self._lock:
             changes = self._changes
             text = json.dumps(to_plain(self._content()), indent=1, sort_keys=True, allow_nan=False)
@@ -116,8 +120,8 @@ class WantedFile:
         try:
             durable.write_file(self._path, text.encode("utf-8", "replace") + b"\n", mode=0o600)
         except OSError:
+            self._path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
-                self._path.unlink()
                 durable.sync_folder(self._path.parent)
             return False
         self._written = changes

@@ -216,7 +216,7 @@ def begin_anew(directory: Path, require: Callable[[], None] = lambda: None) -> t
         with os.scandir(directory) as entries:
             present = [entry.name for entry in entries]
     except FileNotFoundError:
-        return ()
+        present = []
     require()
     moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
     move_to_abandoned(directory, moved, require)

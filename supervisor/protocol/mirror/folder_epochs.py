@@ -39,6 +39,7 @@ MAX_RECORD_BYTES = 16384
 MAX_SINCE = 50  # lines; each is an epoch of another host after which this one went on and could not upload
 MAX_FETCHED_BYTES = 200
 
+EVERY_ATTEMPT = 1_000_000_000  # no name has such a number
 MAX_GIVEN_UP = 50  # lines; each is a start from an earlier checkpoint while no epoch could be begun
 
 _Number = Annotated[int, Range(1, 1 << 62)]
@@ -158,13 +159,17 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
     _write_record(folder, _Record(number, given_up=None if leaves_behind else before.given_up))
 
 
-def record_given_up(folder: Path, below: int, diverged: int | None = None) -> None:
+def record_given_up(folder: Path, below: int, diverged: int | None = None, has_mirror: bool = False) -> None:
     """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
     that began after `diverged` are not, in which training did (None: none has begun yet).
 
-    Notes nothing of a job without a mirror, or whose mirror never had anything. Raises OSError.
+    Of a folder that knows nothing of any mirror yet, nothing is noted, unless the job `has_mirror`: then whatever that
+    has, from whichever attempt. An epoch that begins anew would leave it behind, and may have to wait for the store.
+    Raises OSError.
     """
     if not (folder / layout.EPOCH_HELD).exists():
+        if has_mirror:
+            _write_record(folder, _Record(given_up=((below, EVERY_ATTEMPT),)))
         return
     record = _read_record(folder)
     highest = highest_attempt(folder)

@@ -168,10 +168,16 @@ def _find_worker(
 
 
 async def reconstruct_end(
-    config: ProgramConfig, attempt: int, host_left: bool, runtime_dir: Path, checkpoints: CheckpointStore
+    config: ProgramConfig,
+    attempt: int,
+    host_left: bool,
+    runtime_dir: Path,
+    checkpoints: CheckpointStore,
+    directory: Path | None = None,
 ) -> tuple[AttemptLost, list[messages.FromWorker], float | None]:
     """Finds out how an attempt ended while no daemon ran: from its last messages and its checkpoints.
 
+    `directory`: where it saved; None: in the job's checkpoint_dir.
     Returns the event, those messages, and how many seconds ago it saved last (None: not known). A checkpoint directory
     that does not answer within SLOW_DISK_S is ignored.
     """
@@ -179,7 +185,7 @@ async def reconstruct_end(
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
     last = next((word for word in reversed(words) if isinstance(word, messages.Done | messages.Failed)), None)
     done, failed = isinstance(last, messages.Done), last if isinstance(last, messages.Failed) else None
-    newest = await _newest_checkpoint(config, attempt, checkpoints)
+    newest = await _newest_checkpoint(config, attempt, checkpoints, directory)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
     ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
@@ -200,13 +206,14 @@ async def reconstruct_end(
 
 
 async def _newest_checkpoint(
-    config: ProgramConfig, attempt: int, checkpoints: CheckpointStore
+    config: ProgramConfig, attempt: int, checkpoints: CheckpointStore, directory: Path | None
 ) -> ListedCheckpoint | None:
     if config.job is None:
         return None
     with contextlib.suppress(TimeoutError, OSError):
         listing = await asyncio.wait_for(
-            checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
+            checkpoints.list_checkpoints(directory or config.job.checkpoint_dir, verify=False, user=config.user),
+            SLOW_DISK_S,
         )
         mine = [entry for entry in listing if entry.attempt == attempt and not (entry.quarantined or entry.fetched)]
         return max(mine, key=lambda entry: entry.step, default=None)

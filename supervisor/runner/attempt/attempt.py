@@ -25,7 +25,8 @@ class LiveAttempt:
     """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic.
 
     `worker_pid`: of the process in it that trains, which may have been started by another, as it says itself.
-    `has_last_message`: it sent `done` or `failed`; `reported_done`: it said that training is complete;
+    `has_last_message`: it sent `done` or `failed`, and no later run of its script has begun; `reported_done`: it said
+    that training is complete;
     `is_told_to_end`: it was sent the stop signal or SIGKILL.
     """
 
@@ -52,6 +53,8 @@ class LiveAttempt:
                 self.has_last_message = self.reported_done = True
             case messages.Failed():
                 self.has_last_message = True
+            case messages.Restoring() | messages.Restored():
+                self.has_last_message = self.reported_done = False
             case messages.WorkerStatus(phase=messages.Phase.DONE):
                 self.reported_done = True
 

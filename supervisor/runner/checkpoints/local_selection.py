@@ -28,8 +28,10 @@ class LocalSelection:
         """Moves what is newer than the step that an operator chose aside. Raises NoValidCheckpoint."""
         is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
         since = effect.begin_since if is_repeated else None
-        directory, step = self._job.checkpoint_dir, effect.begin_at or 0
-        return await self._services.checkpoints.begin_at(directory, step, since, self._user, _expected(effect), order)
+        directory, step, has_mirror = self._job.checkpoint_dir, effect.begin_at or 0, self._job.mirror is not None
+        return await self._services.checkpoints.begin_at(
+            directory, step, since, self._user, _expected(effect), order, has_mirror
+        )
 
     async def roll_back(self, effect: effects.SelectCheckpoint, below_step: int) -> tuple[RejectedCheckpoint, ...]:
         """Gives up what is at a step or beyond, as training has diverged there; says what that was."""

@@ -181,8 +181,14 @@ class Takeover:
         STOPPED and wanted, and goes on with its next start.
         """
         services, records = self._services, runner.records
+        saved_in = runner.facts.current.checkpoint_dir if attempt == runner.attempt else None
         lost, unread, lived_s_ago = await adopting.reconstruct_end(
-            runner.config, attempt, host_left, services.runtime_dir, services.checkpoints
+            runner.config,
+            attempt,
+            host_left,
+            services.runtime_dir,
+            services.checkpoints,
+            None if saved_in is None else Path(saved_in),
         )
         if lost.error is None and not lost.done and not host_left and attempt == runner.attempt:
             lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, records.process.oom_counters))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -19,6 +20,7 @@ from supervisor.core.series import MetricSeries
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
+from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
@@ -73,7 +75,25 @@ class PersistedStateStore(ProgramObserver):
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
         self._recorded = services.ledger.wanted.progress(config.name)  # known without a read, so before any event
+        if not self._recorded.revision:
+            self._recorded = self._inherit_account()
         job.facts.account = self._recorded
+
+    def _inherit_account(self) -> ProgressAccount:
+        """Of a job that nothing was ever recorded of, as it has another name since: what was reported as committed in
+        its directory by those whose checkpoints it restores. Else it would begin anew where that is not mounted."""
+        job, wanted = self._config.job, self._services.ledger.wanted
+        if job is None or not job.restore_from_jobs:
+            return self._recorded
+        former = None if "*" in job.restore_from_jobs else job.restore_from_jobs
+        found = wanted.progress_in(str(job.checkpoint_dir), former)
+        if found is None:
+            return self._recorded
+        program, newest = found
+        inherited = self._recorded.changed_to(replace(newest, mirror=None, epoch=None))  # a mirror's run has a name
+        wanted.record_progress(self._config.name, inherited)
+        log.info("account.inherited", program=self._config.name, of=program, step=newest.step, checkpoint=newest.name)
+        return inherited
 
     async def restore(self, last_attempt: int, seen: int = 0) -> bool:
         """Before a start: restores the facts, and skips the attempt numbers that the ledger or the disk has.

@@ -1,5 +1,7 @@
 """What becomes of an attempt that an earlier daemon began."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.failures.restart import Cause
@@ -20,8 +22,10 @@ from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     CheckpointCommitted,
+    DoneReported,
     FailureReported,
     FlushRequested,
+    MemorySalvaged,
     NoticeReceived,
     ProgramClosed,
     RestartRequired,
@@ -30,6 +34,7 @@ from supervisor.core.program.events import (
     StartRequested,
     StepsDone,
     StopRequested,
+    TrainingRestored,
     WorkerExited,
     WorkerIdentified,
 )
@@ -366,12 +371,39 @@ def test_plain_program_that_nobody_wants_is_stopped():
     assert job.handle(AttemptFound(7, age_s=100.0), 1000.0) == [Terminate(7)]
 
 
+def test_what_a_worker_saves_is_recorded_in_its_own_directory_and_not_in_that_of_a_new_section():
+    before = Job(replace(JOB, checkpoint_dir="/old"))
+    before.handle(StartRequested(), 0.0)
+    stored = facts_to_persist(before.facts, 1.0)
+    job = Job(replace(JOB, checkpoint_dir="/new"))
+    job.facts.wanted = True
+    job.skip_attempts(1)
+    job.recall_persisted(stored, 1000.0, 0.0)
+    job.handle(AttemptFound(1, age_s=0.0, outdated=True), 1000.0)
+
+    job.handle(CheckpointCommitted(1, 40), 1001.0)
+    assert job.facts.account.newest is not None
+    assert job.facts.account.newest.directory == "/old"
+    job.handle(MemorySalvaged(1, 41, "step-0000000041.a1", 1.0), 1002.0)
+
+    assert job.facts.account.newest.directory == "/new", "the daemon has written it there"
+
+
 def test_done_counts_where_the_exit_status_is_not_known():
     job = adopted()
     job.handle(WorkerIdentified(7, Phase.DONE, step=100), 1002.0)
 
     assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
+
+
+def test_the_end_of_a_run_is_not_that_of_the_next_one_where_the_exit_status_is_not_known():
+    job, _ = training()
+    job.handle(DoneReported(7), 1003.0)
+    job.handle(TrainingRestored(7, 60), 1004.0)  # the script's next run
+
+    assert job.handle(WorkerExited(7), 1005.0)[0] == RecordEnd(7, "lost", "exit status unknown")
+    assert job.facts.wanted
 
 
 def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():

@@ -29,6 +29,7 @@ from supervisor.core.program.events import (
     NoticeEnded,
     NoticeReceived,
     ProgramClosed,
+    RestoreBegun,
     SavesMeasured,
     StartRequested,
     StepsDone,
@@ -79,6 +80,33 @@ def test_a_notice_flushes_at_once_and_training_goes_on():
 
     assert effects == [RequestFlush(1, 1, "notice", Then.GO_ON, 80.0)]
     assert job.state is State.FLUSHING
+
+
+def running_in_parts() -> Job:
+    """A job whose script has reported the end of its first run, after 10 s of training."""
+    job = running(replace(POLICY, hang_timeout=500.0))
+    job.handle(StepsDone(1, 11, 1.0), 19.0)
+    job.handle(SavesMeasured(5.0), 19.0)
+    job.handle(DoneReported(1), 20.0)
+    return job
+
+
+def test_the_next_run_of_a_script_is_flushed_as_the_one_before():
+    job = running_in_parts()
+    job.handle(RestoreBegun(1), 22.0)
+
+    assert job.handle(NoticeReceived(notice()), 23.0) == [RequestFlush(1, 1, "notice", Then.GO_ON, 77.0)]
+
+
+def test_a_notice_between_two_runs_of_a_script_has_the_second_one_flushed_before_the_host_goes():
+    job = running_in_parts()
+    assert job.handle(NoticeReceived(notice()), 21.0) == []
+
+    job.handle(RestoreBegun(1), 22.0)
+
+    assert job.deadline() == notice_plan.last_flush_at(job.facts)
+    (asked,) = job.expire(92.0)
+    assert asked.then is Then.STOP
 
 
 @pytest.mark.parametrize(("pause_s", "last_at"), [(1.5, 92.0), (3.0, 92.0), (5.0, 90.0)])

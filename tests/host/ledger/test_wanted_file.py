@@ -1,20 +1,25 @@
 """What is wanted, and how far jobs have come, in two files: one that is lost loses nothing that the other holds."""
 
+import asyncio
+import errno
 import json
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from supervisor.host.ledger import wanted_file
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.ledger.wanted_file import FORMAT, Wanted, WantedFile, read_wanted
 from supervisor.protocol.checkpoints.account import ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import cases
+from tests.waiting import wait_until
 
 VERSIONS = Path(__file__).with_name("versions")
 
@@ -97,6 +102,32 @@ def test_a_file_of_a_newer_format_is_neither_read_nor_changed(tmp_path: Path):
 
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["wanted.json"]
+
+
+def test_where_the_file_can_be_neither_written_nor_removed_the_ledger_is_not_written_either(tmp_path: Path):
+    """As in a state folder that somebody made read-only while the daemon, which is not root's, has the ledger open.
+
+    The next daemon believes the file, so what only the ledger had would be lost without a word.
+    """
+    path = tmp_path / "ledger.sqlite3"
+    ledger = Ledger(path)
+    ledger.wanted.record_wanted("digits", True)
+    assert asyncio.run(ledger.wanted.until_recorded()) is None
+    with pytest.MonkeyPatch.context() as patch:
+        refused = PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+        patch.setattr(wanted_file.durable, "write_file", Mock(side_effect=refused))
+        patch.setattr(Path, "unlink", Mock(side_effect=refused))
+        ledger.wanted.record_wanted("digits", False)
+
+        why = asyncio.run(ledger.wanted.until_recorded())
+
+        assert why is not None and "Permission denied" in why
+        assert ledger.last_error is not None
+    assert wait_until(lambda: asyncio.run(ledger.wanted.until_recorded()) is None, "it is written as soon as it can be")
+    ledger.close()
+    later = Ledger(path)
+    assert not later.wanted.is_wanted("digits", True)
+    later.close()
 
 
 FILES = ("wanted.json", "ledger.sqlite3")  # in the order in which a change is written into them

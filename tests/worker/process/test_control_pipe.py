@@ -277,6 +277,16 @@ def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(
     assert read_last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
 
 
+def test_the_end_of_a_run_is_not_left_behind_once_the_next_one_has_begun(
+    daemon: DaemonEnd, channel: WorkerChannel
+) -> None:
+    channel.send_message(Done(1, step=9))
+
+    channel.send_message(Restored(1, step=9, checkpoint="step-0000000009.a1", restore_s=0.0))
+
+    assert read_last_words(daemon.folder, 1) == []
+
+
 def test_what_is_left_behind_for_a_later_daemon_has_a_limit(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     for step in range(2000):
         channel.send_message(Done(1, step))

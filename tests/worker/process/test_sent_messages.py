@@ -1,6 +1,7 @@
 """What a daemon that starts later is told."""
 
-from supervisor.protocol.wire.messages import Committed
+from supervisor.protocol.wire.messages import Committed, Done, Phase, Restored, Restoring
+from worker.process.requests import PendingRequests
 from worker.process.sent_messages import SentMessages
 
 
@@ -24,3 +25,15 @@ def test_the_age_of_a_checkpoint_is_not_that_of_the_message_about_it():
 
     assert isinstance(repeated, Committed)
     assert repeated.ago_s is not None and repeated.ago_s >= 3600.0
+
+
+def test_the_end_of_a_run_is_not_repeated_once_the_next_one_has_begun():
+    sent = SentMessages()
+    sent.record(Restored(1, 0, None, 0.0))
+    sent.record(Done(1, 20))
+    assert sent.status(1, PendingRequests(), has_go=True).phase is Phase.DONE
+
+    sent.record(Restoring(1, "step-0000000020.a1"))
+
+    assert not [message for message in sent.repeated() if isinstance(message, Done)]
+    assert sent.status(1, PendingRequests(), has_go=True).phase is Phase.TRAINING
