@@ -45,11 +45,15 @@ class Identity:
     groups: tuple[int, ...]
 
     def assume(self) -> None:
-        """Makes this process that user's."""
+        """Makes this process that user's, with the usual umask."""
+        self.set_ids()
+        os.umask(0o022)
+
+    def set_ids(self) -> None:
+        """Makes this process that user's: system calls only."""
         os.setgroups(self.groups)
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
-        os.umask(0o022)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def start_configured(child: Configured) -> subprocess.Popen[bytes]:
 
 
 def _popen(
-    child: Configured, preparation: Callable[[], None] | None, cwd: Path | None = None, user: Identity | None = None
+    child: Configured, preparation: Callable[[], None] | None, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         child.argv,
@@ -95,9 +99,6 @@ def _popen(
         stderr=child.stderr,
         start_new_session=True,
         umask=-1 if child.umask is None else child.umask,
-        user=user.uid if user else None,
-        group=user.gid if user else None,
-        extra_groups=user.groups if user else None,
         cwd=cwd,
         preexec_fn=preparation,  # noqa: PLW1509 - system calls only
     )
@@ -115,6 +116,8 @@ class _StartAsUser:
     if the user holds a lease on it (fcntl(2)). Popen waits for exec(2), so the thread waits in the caller's place. The
     caller waits for fork(2), as the child needs its descriptors, and from then on for EXEC_LIMIT_S. One that takes
     longer is killed, and while it hangs all the same, no other is tried as that user.
+
+    The child says its pid before it becomes that user, who from then on can stop it for ever (SIGSTOP).
     """
 
     def __init__(self, child: Configured, user: Identity) -> None:
@@ -157,7 +160,7 @@ class _StartAsUser:
         process: subprocess.Popen[bytes] | None = None
         error: BaseException | None = None
         try:
-            process = _popen(self._child, self._take_steps, user=self._user)
+            process = _popen(self._child, self._take_steps)
         except BaseException as problem:  # noqa: BLE001 - it is raised where the process is waited for
             error = problem
         with contextlib.suppress(BrokenPipeError):
@@ -173,15 +176,14 @@ class _StartAsUser:
             self._outcome.set_exception(error)
 
     def _take_steps(self) -> None:
-        """In the child, as the user, between fork(2) and exec(2)."""
+        """In the child, between fork(2) and exec(2)."""
         os.write(self._writing, b"%d\n" % os.getpid())
-        if self._child.prepare is not None:
-            self._child.prepare()
-        if self._child.directory is None:
-            return
-        # Popen would enter it before it becomes the user, who may have made it a link to where only root can go
         try:
-            os.chdir(self._child.directory)
+            self._user.set_ids()
+            if self._child.prepare is not None:
+                self._child.prepare()
+            if self._child.directory is not None:  # as the user, who may have made it a link to where only root can go
+                os.chdir(self._child.directory)
         except OSError as error:
             os.write(self._writing, b"%d\n" % (error.errno or errno.EIO))
             raise

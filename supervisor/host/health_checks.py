@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError, open_scratch_file
 
 SHOWN_BYTES = 300  # of a command's output: enough for the reason, short enough for a line
+KILLED_WITHIN_S = 5.0  # longer means that the kernel holds it, as on a file system of its user's that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,16 @@ class HealthCheck:
     key: str = "healthcheck_command"
 
 
+_hanging: dict[Hashable, subprocess.Popen[bytes]] = {}
+"""By user, or by command of the daemon's own: the last one that could not be killed."""
+
+
 class HealthChecks:
-    """Runs checks, called from threads, until it is closed."""
+    """Runs checks, called from threads, until it is closed.
+
+    One that can't even be killed keeps no thread, as all programs share them. While it hangs, no other is begun as the
+    same user, who may have made many such.
+    """
 
     def __init__(self) -> None:
         self._children: set[subprocess.Popen[bytes]] = set()
@@ -50,6 +59,9 @@ class HealthChecks:
             return f"cannot run {check.key}: {error}"
 
     def _ask(self, check: HealthCheck, output: int) -> str | None:
+        whose = check.argv if check.user is None else check.user
+        if (before := _hanging.get(whose)) is not None and before.poll() is None:
+            return f"{check.key} is not run while an earlier one hangs in the kernel, pid {before.pid}"
         child = _started(check, output)
         self._children.add(child)
         if self._is_closed:
@@ -60,7 +72,10 @@ class HealthChecks:
             return f"{check.key} took more than {check.timeout_s:g} s"
         finally:
             _kill(child)  # and what it left behind
-            child.wait()
+            try:
+                child.wait(KILLED_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                _hanging[whose] = child
             self._children.discard(child)
         if status == 0:
             return None

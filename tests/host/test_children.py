@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from supervisor.host import children
-from supervisor.host.children import Configured, start_configured, start_own
+from supervisor.host.children import Configured, Identity, start_configured, start_own
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient
 from supervisor.host.mirror.settings import MirrorSettings
@@ -141,6 +141,49 @@ def test_while_a_start_hangs_no_other_of_its_user_is_waited_for(tmp_path: Path) 
     is_over.set()
     thread.join()
     assert output_of(tmp_path, "/bin/true") == ""
+
+
+STOPS = """
+import os, signal, sys
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+print("begins", flush=True)
+while True:
+    try:
+        os.kill(-1, signal.SIGSTOP)  # all that this user may send a signal to, but itself
+    except ProcessLookupError:
+        pass
+"""
+
+
+@needs_root
+def test_a_user_who_stops_all_that_becomes_theirs_holds_nobody_up(tmp_path: Path) -> None:
+    """The moment of it may be between any two instructions of the child."""
+    uid = 4_000_000_000 + os.getpid()  # nobody else's
+    who = Configured(("/bin/true",), {}, subprocess.DEVNULL, subprocess.DEVNULL, user=Identity(uid, uid, ()))
+    slowest_s, ends_at = 0.0, time.monotonic() + 3.0
+    with subprocess.Popen(["/usr/bin/python3", "-c", STOPS, str(uid)], stdout=subprocess.PIPE) as stopper:
+        assert stopper.stdout is not None
+        assert stopper.stdout.readline() == b"begins\n"
+        while time.monotonic() < ends_at:
+            starting = threading.Thread(target=start_and_end, args=(who,), daemon=True)
+            began = time.monotonic()
+            starting.start()
+            starting.join(10.0)
+            slowest_s = max(slowest_s, time.monotonic() - began)
+        stopper.kill()
+    for child in psutil.Process().children():  # what hangs all the same
+        if child.uids().real == uid:
+            child.kill()
+    wait_until(lambda: not any(thread.name == "start" for thread in threading.enumerate()))
+
+    assert slowest_s < 5.0
+
+
+def start_and_end(child: Configured) -> None:
+    with contextlib.suppress(TimeoutError):
+        process = start_configured(child)
+        process.kill()
+        process.wait()
 
 
 @needs_root

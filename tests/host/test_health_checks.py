@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.health_checks import HealthCheck, HealthChecks
+from supervisor.host.health_checks import KILLED_WITHIN_S, HealthCheck, HealthChecks
 from supervisor.host.processes import limits
 from tests.reading import alive, content
+from tests.silent_mount import SilentMount
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -101,3 +102,22 @@ def test_closed_nothing_is_waited_for():
         asking.join(0.05)
 
     assert said == ["healthcheck_command was terminated by SIGKILL"]
+
+
+@pytest.mark.hostile
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="mounting needs root and /dev/fuse")
+def test_one_that_cannot_be_killed_keeps_no_thread_and_is_not_begun_again(tmp_path: Path):
+    """A user may mount such a file system (FUSE). Eight threads are for the checks of all programs."""
+    with SilentMount(tmp_path / "mount", holds_killed=True) as mount:
+        began = time.monotonic()
+        first = asked("/bin/cat", str(mount.file), timeout_s=1.0)
+        second = asked("/bin/cat", str(mount.file), timeout_s=1.0)
+        took_s = time.monotonic() - began
+        other = asked("true")
+
+    assert first == "healthcheck_command took more than 1 s"
+    assert second is not None and "hangs in the kernel" in second
+    assert took_s < 2 * KILLED_WITHIN_S
+    assert other is None
+    wait_until(lambda: asked("/bin/cat", str(mount.file), timeout_s=20.0) not in (first, second))

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from supervisor.control.openapi import description
 from supervisor.runner.listeners.event_log import KEPT
+from supervisor.runner.program.publishing import OWN_AT_ONCE
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, job
 from tests.system.test_listeners import tell
@@ -188,3 +189,23 @@ def test_checkpoints_and_notices_are_told(tmp_path: Path):
         events = read(daemon, kind="CHECKPOINT,NOTICE", program="digits")
         assert {"CHECKPOINT_COMMITTED digits", "NOTICE_RECEIVED digits"} <= set(named(events))
         assert saved["step"] in [event.get("step") for event in events]
+
+
+MARKS = """
+import os
+while True:
+    os.write(1, b"<!--XSUPERVISOR:BEGIN--><!--XSUPERVISOR:END-->" * 1000)
+"""
+
+
+@pytest.mark.hostile
+def test_a_program_that_causes_events_without_end_pushes_out_those_of_no_other(tmp_path: Path):
+    """All programs share what is remembered for those who watch: it held nothing else within a second."""
+    (tmp_path / "marks.py").write_text(MARKS)
+    floods = f"[program:flood]\ncommand={sys.executable} {tmp_path}/marks.py\nstdout_capture_maxbytes=1000\n"
+    with Daemon(tmp_path, PROGRAMS + floods) as daemon:
+        daemon.until_state("p", "RUNNING")
+        daemon.until(lambda: len(read(daemon, program="flood")) >= OWN_AT_ONCE + 5, "its words are published")
+
+        assert named(read(daemon, program="p", kind="PROCESS_STATE")) == ["STARTING p", "RUNNING p"]
+        assert len(read(daemon, program="flood")) < 3 * OWN_AT_ONCE

@@ -157,11 +157,18 @@ def open_memory(attempt: Attempt, go: Go) -> MemoryCheckpoint | None:
 
 
 def _receive_file(name: str) -> int:
-    """The file that is handed over at an abstract socket. Raises OSError, NoCopy."""
+    """The file that is handed over at an abstract socket. Raises OSError, NoCopy.
+
+    Once the daemon has closed the socket, anybody may take its name and hand over a file of theirs.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(SOCKET_TIMEOUT_S)
         connection.connect(f"\0{name}")
         _, descriptors, _, _ = socket.recv_fds(connection, 100, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
         raise NoCopy("the daemon did not hand it over")
+    owner = os.fstat(descriptors[0]).st_uid
+    if owner != os.geteuid():
+        os.close(descriptors[0])
+        raise NoCopy(f"what was handed over is a file of uid {owner}")
     return descriptors[0]

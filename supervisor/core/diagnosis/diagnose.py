@@ -107,7 +107,8 @@ def _by_xid(
 
 
 def _near(lines: Iterable[KernelLine]) -> list[KernelLine]:
-    return [line for line in lines if line.age_s <= NEAR_S]
+    """Those that say something of the host just now."""
+    return [line for line in lines if line.age_s <= NEAR_S and not kernel_lines.is_of_one_process(line.text)]
 
 
 def _may_follow_from_child(evidence: Evidence, said: Diagnosis) -> bool:
@@ -119,8 +120,8 @@ def _of_children(evidence: Evidence, output: Output, lines: Sequence[KernelLine]
     text = "\n".join(output.lines[-LAST_LINES:])
     named = {int(pid) for pid in (*_NAMED_PID.findall(text), *_SHELL_PID.findall(text))}
     for line in lines:
-        if kernel_lines.is_of_cgroup(line.text, evidence.cgroup):
-            named |= {int(pid) for pid in _NAMED_PID.findall(line.text)}
+        if (killed := kernel_lines.killed_of_cgroup(line.text, evidence.cgroup)) is not None:
+            named.add(killed)
     return [line for line in lines if line.age_s <= CHILD_S and kernel_lines.names_one_of(line.text, named)]
 
 

@@ -3,6 +3,10 @@
 The lines differ between drivers: `NVRM: Xid (PCI:0000:c5:00): 31, pid=2512, name=python3.10, Ch 00000008, ...`, without
 `PCI:`, with an instance under MIG (`0000:01:00 GPU-I:05`), without a pid or with `pid='<unknown>'`. A GPU can fall off
 the bus without any Xid; that counts as the Xid that stands for it, 79.
+
+Other lines of the kernel's hold names that any user of the host chooses: of a process (15 characters, often the first
+ones of the line), of the file in which it crashed, of a control group. So a line counts only if it is the driver's from
+its beginning on, without a gap as long as such a name.
 """
 
 import re
@@ -13,14 +17,17 @@ RECOVERY_CHANGED = 154
 MAX_TEXT = 300  # characters of a line that are kept
 
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_BEGIN = r"(?:\[ {0,9}\d{1,9}\.\d{1,6}\] )?NVRM: "  # with a time as dmesg shows it
 _XID = re.compile(
-    rf"NVRM: Xid \((?:PCI:)?(?P<address>{_ADDRESS})(?: (?P<part>[^)]{{1,40}}))?\): (?P<number>\d{{1,5}})\b"
+    rf"{_BEGIN}Xid \((?:PCI:)?(?P<address>{_ADDRESS})(?: (?P<part>[^)]{{1,40}}))?\): (?P<number>\d{{1,5}})\b"
 )
 _PID = re.compile(r"\bpid=(\d{1,10})\b")
 _ACTION = re.compile(r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \([^)]*\) to 0x([0-9a-fA-F]{1,8})\b")
-_NAMED = re.compile(rf"NVRM: GPU at PCI:({_ADDRESS}): (GPU-[0-9a-fA-F-]{{8,80}})")
-_GPU = re.compile(rf"NVRM: (?:The NVIDIA )?GPU ({_ADDRESS})")
-_OFF = "fallen off the bus"
+_NAMED = re.compile(rf"{_BEGIN}GPU at PCI:({_ADDRESS}): (GPU-[0-9a-fA-F-]{{8,80}})")
+_GPU = re.compile(rf"{_BEGIN}The NVIDIA GPU ({_ADDRESS})")
+_OFF = re.compile(
+    rf"{_BEGIN}(?:(?:The NVIDIA )?GPU ({_ADDRESS})(?:: GPU| \(PCI ID: [0-9a-fA-F:]{{1,20}}\))? has )?fallen off the bus"
+)
 _SEVERITY = re.compile(r"\b(Fatal|Nonfatal)\b")
 
 
@@ -58,26 +65,28 @@ class XidReader:
         """What the line says of a GPU; None if that is nothing."""
         if "NVRM:" not in line:
             return None
-        if (named := _NAMED.search(line)) is not None:
+        if (named := _NAMED.match(line)) is not None:
             return GpuNamed(normal_address(named[1]), named[2])
-        if (xid := _XID.search(line)) is not None:
+        if (xid := _XID.match(line)) is not None:
             return _read_xid(line, xid)
-        if (gpu := _GPU.search(line)) is not None:
+        if (gpu := _GPU.match(line)) is not None:
             self._last_address = normal_address(gpu[1])
-        if _OFF in line and self._last_address is not None:
-            return XidLine(FELL_OFF, self._last_address, text=line[:MAX_TEXT])
+        if (off := _OFF.match(line)) is not None:
+            address = self._last_address if off[1] is None else normal_address(off[1])
+            return None if address is None else XidLine(FELL_OFF, address, text=line[:MAX_TEXT])
         return None
 
 
 def _read_xid(line: str, xid: re.Match[str]) -> XidLine:
     rest = line[xid.end() :]
-    pid, action, severity = _PID.search(rest), _ACTION.search(rest), _SEVERITY.search(rest)
+    pid, action = _PID.search(rest), _ACTION.search(rest)
+    severity = _SEVERITY.findall(rest)[-1:]  # the last one, as the name of a process may stand before
     return XidLine(
         number=int(xid["number"]),
         address=normal_address(xid["address"]),
         pid=int(pid[1]) if pid is not None and 0 < int(pid[1]) < 1 << 31 else None,
         recovery=int(action[1], 16) if action is not None else None,
-        is_fatal=severity[1] == "Fatal" if severity is not None else None,
+        is_fatal=severity == ["Fatal"] if severity else None,
         text=line[:MAX_TEXT],
     )
 

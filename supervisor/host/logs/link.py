@@ -16,6 +16,7 @@ ERRORS = "log-keeper.err"
 """Names in the state folder: the logger's socket, the lock that only one logger holds, its standard error."""
 
 OUTBOX_BYTES = 1024 * 1024  # of output that listeners are to get; as much as for a log daemon that is away
+OVERHEAD_BYTES = 500  # that a message takes in memory beside its output, of which it may have none
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 """Errors that pass once the other end has read: its queue, or the descriptors in transit, have reached a limit."""
@@ -100,7 +101,7 @@ class Outbox:
 
     def put_output(self, messages: list[OutputPrinted]) -> None:
         """Adds all messages of one event, or none if there is no room; `OutputMissed` then counts the event."""
-        size = sum(len(message.data) for message in messages)
+        size = sum(map(_held_bytes, messages))
         if self._held_bytes and self._held_bytes + size > OUTBOX_BYTES:
             self._missed_events += 1
             # keeps its place, so that it is sent even during a flood
@@ -120,7 +121,7 @@ class Outbox:
                 return
             del self._waiting[subject]
             if isinstance(message, OutputPrinted):
-                self._held_bytes -= len(message.data)
+                self._held_bytes -= _held_bytes(message)
             elif isinstance(message, OutputMissed):
                 self._missed_events = 0
 
@@ -128,6 +129,10 @@ class Outbox:
         """Drops everything: no daemon is connected."""
         self._waiting.clear()
         self._held_bytes = self._missed_events = 0
+
+
+def _held_bytes(message: OutputPrinted) -> int:
+    return len(message.data) + OVERHEAD_BYTES
 
 
 def connect(state_dir: Path) -> Link | None:

@@ -8,6 +8,9 @@ A sender can attach descriptors, and closing one may take as long as the sender 
 file of a FUSE program that does not answer). So a thread closes them, and the socket, whose queue may hold more of
 them. Until it has, nothing else is received: an attempt never makes the daemon hold more descriptors than one datagram
 can bring.
+
+A program that sends without end waits, as with the control pipes: so many datagrams a second are read of an attempt.
+That it is ready is passed on once.
 """
 
 import array
@@ -24,10 +27,13 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes import marks
 from supervisor.host.processes.environments import LOOP_LIMIT_S
 from supervisor.protocol import layout
+from supervisor.protocol.wire.limits import TokenBucket
 
 MAX_BYTES = 4096  # systemd's own limit
 MAX_STATUS = 200  # characters that are shown
 READ_AT_ONCE = 32  # datagrams read in one turn of the event loop
+DATAGRAMS_A_SECOND, DATAGRAMS_AT_ONCE = 50, 500  # read of one attempt; a status line is for people
+LONGEST_PAUSE_S = 1.0  # so that what is said after a flood is heard soon
 REPORT_EVERY_S = 10.0
 RETRY_S = 1.0  # until a thread may be had
 
@@ -93,7 +99,9 @@ class NotifySocket:
         self._quiet_until = 0.0
         self._loop = asyncio.get_running_loop()
         self._closing = BlockingCalls()
-        self._is_closed = self._is_paused = False
+        self._quota = TokenBucket(DATAGRAMS_A_SECOND, DATAGRAMS_AT_ONCE)
+        self._is_closed = self._has_said_ready = False
+        self._pauses = 0  # reasons to receive nothing at present
         self._socket = _bind(self.path, owner)
         self._loop.add_reader(self._socket, self._receive)
 
@@ -120,9 +128,13 @@ class NotifySocket:
         for _ in range(READ_AT_ONCE):
             if self._is_closed or not self._receive_one():
                 return
+            if (pause_s := self._quota.spend(self._loop.time(), 1.0)) > 0.0:
+                self._pause()
+                self._loop.call_later(min(pause_s, LONGEST_PAUSE_S), self._resume)
+                return
 
     def _receive_one(self) -> bool:
-        if self._is_paused:
+        if self._pauses:
             return False
         try:
             datagram, ancillary, _, _ = self._socket.recvmsg(MAX_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
@@ -133,6 +145,7 @@ class NotifySocket:
             self._handle(datagram, *sender)
         finally:
             if descriptors:  # only now: a sender's barrier waits for this
+                self._pause()
                 self._close_descriptors(descriptors)
         return True
 
@@ -145,31 +158,36 @@ class NotifySocket:
         if not self._is_ours(pid, uid):
             self._refuse(f"ignored a notification of pid {pid} (uid {uid}), which is not a process of this program")
             return
-        if message.ready:
+        if message.ready and not self._has_said_ready:
+            self._has_said_ready = True
             with contextlib.suppress(OSError):  # only the next daemon would not know
                 self._ready.touch()
+        elif message.ready:
+            message = NotifyMessage(status=message.status)
         self._on_message(message)
 
     def _close_descriptors(self, descriptors: list[int]) -> None:
-        """Closes what a sender attached, as a barrier waits for, and receives nothing until that is done."""
+        """Closes what a sender attached, as a barrier waits for; nothing is received until that is done."""
         try:
             closed = self._closing.submit(None, _close_all, descriptors)
         except RuntimeError:  # the host has no thread to spare
             self._loop.call_later(RETRY_S, self._close_descriptors, descriptors)
         else:
             closed.add_done_callback(self._on_descriptors_closed)
-        if not self._is_paused:
-            self._is_paused = True
-            self._loop.remove_reader(self._socket)
 
     def _on_descriptors_closed(self, _: object) -> None:
         """In the thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._resume)
 
+    def _pause(self) -> None:
+        """Receives nothing until `_resume` was called as often."""
+        self._pauses += 1
+        self._loop.remove_reader(self._socket)
+
     def _resume(self) -> None:
-        self._is_paused = False
-        if not self._is_closed:
+        self._pauses -= 1
+        if not (self._is_closed or self._pauses):
             self._loop.add_reader(self._socket, self._receive)
 
     def _is_ours(self, pid: int, uid: int) -> bool:

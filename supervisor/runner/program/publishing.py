@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from supervisor.config import ProgramConfig
 from supervisor.core.diagnosis.evidence import flat
@@ -19,7 +20,8 @@ from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 
 NAMED = 10  # tensors in an event; the log has more
-COMMITS_A_SECOND, COMMITS_AT_ONCE = 1.0, 100  # published; all programs share the buffers of those who read
+OWN_A_SECOND, OWN_AT_ONCE = 1.0, 100  # of what a program says or prints; all share the buffer of those who watch
+OWN_BYTES_A_SECOND, OWN_BYTES_AT_ONCE = 2000.0, 1 << 20
 
 
 def _death_in(decided: list[effects.Effect]) -> dict[str, EventValue] | None:
@@ -36,7 +38,7 @@ class EventPublisher(ProgramObserver):
     `wire_state`: where the program stands in Supervisor's words; `records`: of its process.
     """
 
-    __slots__ = ("_commits", "_config", "_lifeline", "_listeners", "_pids", "_records", "_wire_state")
+    __slots__ = ("_config", "_lifeline", "_listeners", "_own", "_pids", "_records", "_wire_state")
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class EventPublisher(ProgramObserver):
         self._listeners = listeners
         self._wire_state = wire_state
         self._records = records
-        self._commits = None if config.job is None else TokenBucket(COMMITS_A_SECOND, COMMITS_AT_ONCE)
+        self._own: tuple[TokenBucket, TokenBucket] | None = None  # events and bytes, once there was one
         self._lifeline = SupervisorStateTrail(config.name, config.process, config.group)
         self._pids: dict[int, int] = {}  # by attempt, of the last two, which may still print
         if config.listener is not None:
@@ -82,7 +84,7 @@ class EventPublisher(ProgramObserver):
             death=_death_in(decided),
         )
         match event:
-            case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):
+            case events.CheckpointCommitted() if self._has_room(0):
                 occurrences.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
             case events.SpeedChanged(attempt, None) if attempt == facts.attempt:
                 occurrences.append(self._occurrence("TRAINING_AS_USUAL", facts))
@@ -104,13 +106,23 @@ class EventPublisher(ProgramObserver):
             facts: dict[str, EventValue] = {"attempt": message.attempt, "step": message.step, "steps": message.steps}
             text = ", ".join(message.differing[:NAMED])
             event = program_event("REPLAY_DIFFERED", self._config.name, self._config.group, **facts, text=text)
-            self._listeners.publish([event])
+            if self._has_room(len(text)):
+                self._listeners.publish([event])
 
     def on_output(self, output: ProgramOutput) -> None:
         """Publishes what the program printed."""
         config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
         event = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
+        if event.is_for_all and not self._has_room(len(output.data)):
+            event = replace(event, is_for_all=False)  # listeners have a buffer in which each program has its share
         self._listeners.publish([event])
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether those who watch get one more event that the program makes whenever it likes."""
+        if self._own is None:
+            self._own = TokenBucket(OWN_A_SECOND, OWN_AT_ONCE), TokenBucket(OWN_BYTES_A_SECOND, OWN_BYTES_AT_ONCE)
+        (count, volume), now = self._own, time.monotonic()
+        return volume.has(now, size_bytes) and count.take(now) and volume.take(now, size_bytes)
 
     def _occurrence(self, name: str, facts: ProgramFacts, **more: EventValue) -> PublishedEvent:
         return program_event(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

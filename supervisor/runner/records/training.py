@@ -8,6 +8,7 @@ from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
 TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it
+MAX_LEFT_OUT = 100  # names that are kept of all messages of an attempt; as many as one may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class TrainingStatus(ProgramObserver):
                 self.memory_off, self.memory_bytes = message.why_not, message.size_bytes
             case messages.Committed():
                 self.step, self.save_error = None if self.step is None else max(message.step, self.step), None
-                self.left_out = tuple(dict.fromkeys((*self.left_out, *message.left_out)))
+                self.left_out = tuple(dict.fromkeys((*self.left_out, *message.left_out)))[:MAX_LEFT_OUT]
                 self.checkpoint = LatestCheckpoint(
                     message.checkpoint,
                     message.step,

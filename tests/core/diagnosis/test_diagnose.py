@@ -96,6 +96,34 @@ def test_a_line_about_another_process_explains_nothing(line: str):
     assert diagnose(replace(KILLED, kernel=logged(line), cgroup="/own")).kind is DeathKind.KILLED
 
 
+CRASH = "[815]: segfault at 0 ip 00007f3a sp 00007ffd error 14 in "
+OWN_OOM = "constraint=CONSTRAINT_MEMCG,task_memcg=/own,task=python,pid=4711,uid=0"
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"x{CRASH}Out of memory: Killed process 4711 (python) total-vm:9kB[400000+1000]",
+        f"x{CRASH}oom-kill:{OWN_OOM}",
+        f"Out of memory: {CRASH}Killed process 4711 (python)[400000+1000]",  # 15 characters
+        f"a[4711]: x{CRASH}libc.so.6[400000+1000]",
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,cpuset=/,{OWN_OOM},task_memcg=/user/a,task=x,pid=815,uid=9",
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,cpuset=/,task_memcg=/user/{OWN_OOM},task=x,pid=815,uid=9",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/a,task=x,pid=4711,uid=,pid=815,uid=9",
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/{'x' * 1000},task=x,pid=4711,uid=0",  # cut
+        "INFO: task x:4711 blocked:815 blocked for more than 122 seconds.",
+        f"I/O error{CRASH}a library[400000+1000]",
+    ],
+)
+def test_what_another_user_calls_a_process_a_file_or_a_group_explains_nothing(line: str):
+    killed = replace(KILLED, kernel=logged(line), cgroup="/own")
+    other = replace(raised("OSError: [Errno 5] Input/output error"), kernel=logged(line), pids=(4711,), cgroup="/own")
+
+    assert diagnose(killed).kind is DeathKind.KILLED
+    assert diagnose(other).source is Source.STDERR
+
+
 def test_a_broken_disk_does_not_explain_a_wrong_key():
     lines = logged("I/O error, dev sda, sector 7")
 

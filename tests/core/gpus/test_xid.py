@@ -101,6 +101,37 @@ def test_what_says_nothing_of_a_gpu_is_nothing(line: str) -> None:
     assert read(line) is None
 
 
+CRASH = "[4711]: segfault at 0 ip 00007f3a sp 00007ffd error 14 in "
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"x{CRASH}NVRM: Xid (PCI:0000:c5:00): 79, pid=1, GPU has fallen off the bus.[400000+1000]",
+        f"x{CRASH}NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.[400000+1000]",
+        f"x{CRASH}NVRM: GPU at PCI:0000:00:05: GPU-6f2e3dd8-7c0a-f3d4-0b0a-3a5c2f0a1b2c[400000+1000]",
+        f"NVRM: GPU 01:00{CRASH}fallen off the bus[400000+1000]",  # 15 characters
+        f"NVRM: Xid (PCI:{CRASH}0000:c5:00): 79, pid=1[400000+1000]",
+        "NVRM: GPU 01:00: page allocation failure: order:5, nodemask=(null),cpuset=fallen off the bus,mems_allowed=0",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/u/NVRM: Xid (PCI:0000:c5:00): 79, pid=1,task=x,pid=2,uid=3",
+    ],
+)
+def test_what_a_user_calls_a_process_a_file_or_a_group_breaks_no_gpu(line: str) -> None:
+    reader = XidReader()
+    reader.read("NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330)")
+
+    assert reader.read(line) is None
+
+
+@pytest.mark.hostile
+def test_the_name_of_a_process_makes_no_nvlink_error_worse() -> None:
+    seen = read("NVRM: Xid (PCI:0000:c5:00): 145, pid=7, name=x Fatal, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x0 0x0)")
+
+    assert isinstance(seen, XidLine)
+    assert seen.is_fatal is False
+
+
 def test_addresses_of_nvml_and_of_the_kernel_are_the_same() -> None:
     assert normal_address("00000000:C5:00.0") == normal_address("0000:c5:00") == normal_address("c5:00") == ADDRESS
 

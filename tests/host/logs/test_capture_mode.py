@@ -117,6 +117,15 @@ def test_outbox_is_bounded_and_counts_the_events_that_it_drops():
     assert receiver.taken[-2:] == each
 
 
+def test_events_without_a_word_have_a_bound_too():
+    """Two marks one after the other, as often as a program can print them: the logger held them all."""
+    outbox = Outbox()
+    for _ in range(10_000):
+        outbox.put_output(output_messages(PIPE, COMMUNICATION, b""))
+
+    assert len(outbox) < OUTBOX_BYTES / 250, "an object takes more"
+
+
 def test_event_larger_than_the_outbox_is_sent_alone():
     outbox = Outbox()
     outbox.put_output(output_messages(PIPE, COMMUNICATION, bytes(2 * OUTBOX_BYTES)))

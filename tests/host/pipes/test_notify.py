@@ -10,14 +10,19 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.host.pipes.notify import (
+    DATAGRAMS_A_SECOND,
+    DATAGRAMS_AT_ONCE,
+    LONGEST_PAUSE_S,
     MAX_BYTES,
     MAX_STATUS,
+    READ_AT_ONCE,
     NotifyError,
     NotifyMessage,
     NotifySocket,
@@ -242,3 +247,31 @@ async def test_systemd_notify_itself_is_heard_and_does_not_wait(tmp_path: Path):
     assert NotifyMessage(True, "by systemd-notify") in heard.said
     assert await asyncio.to_thread(told.wait, 20) == 0
     heard.socket.close()
+
+
+@pytest.mark.hostile
+async def test_a_program_that_is_ready_without_end_is_ready_once_and_holds_nobody_up(tmp_path: Path):
+    """Each word was a line of the daemon's log, and an event."""
+    heard = Heard(tmp_path / "attempt", worker=os.getpid())
+    stop = threading.Event()
+    flood = threading.Thread(target=send_until, args=(heard.path, stop), daemon=True)
+    flood.start()
+    await heard.until(lambda: len(heard.said) > DATAGRAMS_AT_ONCE)
+    before, began = len(heard.said), time.monotonic()
+    await asyncio.sleep(1.0)
+    more, took_s = len(heard.said) - before, time.monotonic() - began
+    stop.set()
+    heard.socket.close()
+    flood.join()
+
+    assert [message.ready for message in heard.said].count(True) == 1
+    assert more <= (took_s + LONGEST_PAUSE_S) * DATAGRAMS_A_SECOND + READ_AT_ONCE
+
+
+def send_until(path: str, stop: threading.Event) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(1.0)
+        sender.connect(path)
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                sender.send(b"READY=1\nSTATUS=here")

@@ -1,7 +1,7 @@
 """What is known of a job's training."""
 
 from supervisor.protocol.wire import messages
-from supervisor.runner.records.training import TrainingStatus
+from supervisor.runner.records.training import MAX_LEFT_OUT, TrainingStatus
 
 
 def test_checkpoint_is_known_through_attempts_until_training_begins_from_scratch():
@@ -46,3 +46,13 @@ def test_what_no_checkpoint_holds_is_shown_whenever_it_was_found():
     training.on_message(messages.Committed(1, 6, "step-0000000006.a1", 10, 0.1, 0.1), 0.0)
 
     assert training.left_out == ("order", "rate")
+
+
+def test_names_that_are_new_in_each_message_are_kept_up_to_a_number():
+    training = TrainingStatus()
+    for number in range(1000):
+        names = tuple(f"{number}.{each}" for each in range(10))
+        training.on_message(messages.Committed(1, 2, "step-0000000002.a1", 10, 0.1, 0.1, left_out=names), 0.0)
+
+    assert len(training.left_out) == MAX_LEFT_OUT
+    assert training.left_out[0] == "0.0"

@@ -230,6 +230,21 @@ def test_the_newer_of_memory_and_disk_is_used(dead: Worker, restore: str | None,
         memory.close()
 
 
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file another user's")
+def test_who_has_taken_the_daemons_place_can_give_no_other_state(dead: Worker) -> None:
+    """The name of the socket is anybody's once the daemon has closed it. All hashes are right."""
+    dead.copy(10)
+    os.fchown(dead.file.descriptor, 65534, 65534)
+    name = f"stepkeeper-test-other-{os.getpid()}"
+    Offer(name, dead.file.descriptor)
+
+    memory, listener = begun(Go(4, "/c/step-0000000009.a3", name, 3))
+
+    assert memory is None
+    assert "a file of uid 65534" in listener.shown[0]
+
+
 def test_without_the_memory_the_disk_is_used_and_that_is_said(dead: Worker) -> None:
     dead.copy(10)
     name = f"stepkeeper-test-refuses-{os.getpid()}"
