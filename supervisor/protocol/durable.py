@@ -123,19 +123,23 @@ def read_file(path: Path, limit: int) -> bytes:
 
 def open_regular(path: Path) -> BinaryIO:
     """A regular file for reading, also behind a symbolic link. Raises OSError (ENXIO for any other kind of file)."""
-    # O_NONBLOCK: a named pipe does not hold the reader
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    return os.fdopen(_only_regular(descriptor, path), "rb")
+    return os.fdopen(_open_regular(path, 0), "rb")
 
 
-def _open_regular(path: Path) -> int:
-    """A descriptor for reading; a named pipe in the file's place does not hold the reader."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    return _only_regular(descriptor, path)
-
-
-def _only_regular(descriptor: int, path: Path) -> int:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.ENXIO, "Not a regular file", str(path))
-    return descriptor
+def _open_regular(path: Path, more: int = os.O_NOFOLLOW) -> int:
+    """A descriptor for reading. It is looked at before it is opened: whoever put a named pipe or a device there would
+    have it opened by us, which releases who waits at the other end, or starts what a device does (watchdog(8))."""
+    seen = os.open(path, os.O_PATH | os.O_CLOEXEC | more)
+    try:
+        mode = os.fstat(seen).st_mode
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.ENXIO, "Not a regular file", str(path))
+        try:
+            # O_NONBLOCK: a lease that its owner has on it does not hold the reader (fcntl(2))
+            return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(seen)

@@ -4,6 +4,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,26 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
             durable.read_file(tmp_path / name, 10)
         with pytest.raises(OSError, match=r"regular file|symbolic links"):
             durable.hash_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("read", [durable.open_regular, partial(durable.read_file, limit=10), durable.hash_file])
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_who_waits_for_the_other_end_of_a_pipe_is_not_released(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    """Root would do so to whoever the pipe belongs to, for whoever has put a link to it there."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"",), daemon=True)
+    writer.start()
+
+    with pytest.raises(OSError, match=r"regular file|symbolic links"):
+        read(tmp_path / name)
+
+    writer.join(0.1)
+    assert writer.is_alive()
+    (tmp_path / "pipe").read_bytes()
+    writer.join()
 
 
 @pytest.mark.integration
