@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from worker.state.plain_values import NotSaveable, Places, SavedValue, require_initial
-from worker.state.value_restorer import NotRestorable, Restored, ValueRestorer
+from worker.state.value_restorer import NotRestorable, RestoredPlaces, ValueRestorer
 
 FILE = "loop_state.npz"
 """The file of a checkpoint that holds it; absent if there are no values."""
@@ -50,7 +50,7 @@ class RunState(MutableMapping[str, Any]):
             raise TypeError(f'cannot use a {type(initial).__name__} as state=; give a dict such as {{"best": 0.0}}')
         self._values: dict[str, Any] = {}
         self._saved_objects: dict[str, Any] = {}
-        """Restored states of objects that the script has not assigned yet."""
+        """RestoredPlaces states of objects that the script has not assigned yet."""
         self.order: Any = None
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
         self.read: set[str] = set()
@@ -175,7 +175,7 @@ class RunState(MutableMapping[str, Any]):
         if _ORDER in arrays:
             order = json.loads(arrays.pop(_ORDER).tobytes())
             self.order = ValueRestorer(_arrays_of(_ORDER, arrays)).restore_value(order, None)
-        restored = Restored(others=self.memory_of_others())
+        restored = RestoredPlaces(others=self.memory_of_others())
         for number, (name, saved) in enumerate(body.items(), 1):
             present = self._values.get(name)
             together = None if saved["object"] else restored
@@ -208,7 +208,7 @@ class RunState(MutableMapping[str, Any]):
 
     def put_back(self, before: Mapping[str, Any]) -> None:
         """Makes the values again what they were when `copied` gave `before`. New names stay."""
-        places, restored = Places(), Restored(others=self.memory_of_others())
+        places, restored = Places(), RestoredPlaces(others=self.memory_of_others())
         for name, value in before.items():
             present = self._values.get(name)
             if (keeper := self._keeper_of(present)) is not None:

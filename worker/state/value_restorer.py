@@ -38,7 +38,7 @@ class NotRestorable(Exception):
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoredPlaces:
     """What is restored already of values that were saved with the same `Places`. `shared`: what is in several places,
     by its number; `filled`: the objects of this process that were filled, by id; `others`: where the memory of PyTorch
     tensors begins that belongs to somebody else."""
@@ -57,10 +57,10 @@ class Restored:
 class ValueRestorer:
     """Restores values from the JSON and arrays of a `SavedValue`."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], restored: Restored | None = None) -> None:
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], restored: RestoredPlaces | None = None) -> None:
         """`restored`: of the values with which this one was saved."""
         self._arrays = arrays
-        self._before = Restored() if restored is None else restored
+        self._before = RestoredPlaces() if restored is None else restored
 
     def restore_under_name(self, saved: Any, present: Any) -> Any:
         """As `restore_value`, of a value with a name of its own: it becomes one with another only if this process has

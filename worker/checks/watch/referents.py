@@ -129,7 +129,8 @@ def _methods_of(path: str, kind: type) -> Iterator[Part]:
         if is_scripts_class(owner):
             for name, method in vars(owner).items():
                 if (function := function_of(method)) is not None:
-                    yield f"{path}.{name}", function, id(owner), OfClass(name)
+                    is_own = not name.startswith("__")  # a framework may put its own around these
+                    yield f"{path}.{name}", function, id(owner) if is_own else None, OfClass(name) if is_own else None
 
 
 def _parts_of_object(path: str, value: Any) -> Iterator[Part]:

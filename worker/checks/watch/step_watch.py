@@ -84,6 +84,7 @@ class StepWatch:
         self._named = NamedPaths(exempt)
         self._names = CarriedNames(state, self._named)
         self._before: dict[str, Reached] = {}
+        self._of_classes_before: dict[str, Reached] = {}
         self._objects = ReplacedObjects()
         self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
         self._epoch: int | None = None  # of the last look
@@ -170,7 +171,8 @@ class StepWatch:
         findings += self._frozen(search, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
-        self._before, self._codes, self._epoch = search.values | search.of_classes, self._codes | search.codes, epoch
+        self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
+        self._of_classes_before = search.of_classes
         self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
@@ -230,7 +232,7 @@ class StepWatch:
         """What differs from the last look and is lost."""
         values: list[CarriedValue] = []
         for path, now in (search.values | search.of_classes).items():
-            before = self._before.get(path)
+            before = self._before.get(path) or self._of_classes_before.get(path)
             if before is None or before.digest == now.digest or not lost.is_lost(now, before) or lost.is_unread(now):
                 continue
             if now.kind == "file" and self._seeks(frames):
