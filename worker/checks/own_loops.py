@@ -67,7 +67,7 @@ class LoopJudge:
     def own_loops(self, reads: bool, numbered: bool = False) -> list[Finding]:
         """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch.
         `numbered`: the script gives the step's numbers, so the run does not count those of an epoch."""
-        own: list[tuple[ScriptFrame, ast.For]] = []
+        own: list[tuple[ScriptFrame, ast.For | ast.AsyncFor]] = []
         for frame, loop in self.loops():
             if self.pulled(loop, frame, self._pulls.of_reader):
                 return []
@@ -75,7 +75,9 @@ class LoopJudge:
                 if not (reads or numbered):  # its steps are counted
                     return []
                 break
-            if isinstance(loop, ast.For) and not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
+            if isinstance(loop, ast.While):
+                continue
+            if not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
                 own.append((frame, loop))
         findings = []
         for number, (frame, loop) in enumerate(own):
@@ -236,7 +238,7 @@ class LoopJudge:
                 return self._evaluate(node.value, frame)[key]
         raise LookupError(type(node).__name__)
 
-    def _is_of_data(self, loop: ast.For, frame: ScriptFrame) -> bool:
+    def _is_of_data(self, loop: ast.For | ast.AsyncFor, frame: ScriptFrame) -> bool:
         """Whether a loop runs over a dataset or a DataLoader, which other checks name."""
         return any(
             class_module(type(self._value(part, frame))).startswith(_DATA)

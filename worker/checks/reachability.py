@@ -164,7 +164,12 @@ def held_attributes(value: Any) -> dict[str, Any]:
 def _slots_of(kind: Any) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     slots = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in slots if isinstance(name, str) and not name.startswith("__"))
+    private = f"_{kind.__name__.lstrip('_')}"
+    return tuple(
+        f"{private}{name}" if name.startswith("__") else name
+        for name in slots
+        if isinstance(name, str) and not name.endswith("__")
+    )
 
 
 def is_data(value: Any) -> bool:

@@ -167,7 +167,12 @@ class FitRun(Run):
         kinds = {type(callback) for callback in self._fit_state.callbacks}
         roots = [(name, value) for name, value in self._roots if name in ("model", "loss", "optimizer")]
         classes = ((kind.__name__, kind) for kind in kinds if reachability.is_script_class(kind))
-        return [*roots, *classes, *self._data.unsaveable().items()]
+        model = dict(roots).get("model")
+        together = [
+            part for metric in getattr(model, "metrics", ()) for part in (metric, *getattr(metric, "metrics", ()))
+        ]
+        own = [(metric.name, metric) for metric in together if reachability.is_script_class(type(metric))]
+        return [*roots, *classes, *own, *self._data.unsaveable().items()]
 
     def _keep(self, kept: Kept) -> None:
         """What the functions of callbacks use is saved; of their classes' attributes, which are not, it is compared."""

@@ -3,6 +3,7 @@
 Imports no framework.
 """
 
+import contextlib
 import enum
 import json
 import random
@@ -40,6 +41,8 @@ BY_PARTS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] =
     **{kind.__name__: (lambda of: [of.start, of.stop, of.step], kind) for kind in (range, slice)},
 }
 """Of values that nothing can change: by the name of their class, their plain parts, and what makes them of these."""
+_SHAREABLE = frozenset({"list", "dict", "deque", "set", "bytearray", "array", "torch", "numpy", "python"})
+"""What may change in place, so that two places with one object are not the same as two with equal ones."""
 _WITH_PARTS = (complex, Decimal, Fraction, UUID, timedelta, *_ISO, range, slice)
 
 
@@ -47,12 +50,34 @@ class NotSaveable(Exception):
     """A value can't be saved; the text names it and its type."""
 
 
+class Places:
+    """Where values have one object in several places, as `[row] * 4` has: their JSON there gets one number. One for
+    each value, or for values that are restored together."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id; alive, so that no id is used twice
+        self._shared = 0
+
+    def add(self, value: Any, saved: dict[str, Any]) -> None:
+        """That `saved` is the JSON of an object that may change in place."""
+        if id(value) not in self._first:
+            self._first[id(value)] = value, saved
+            return
+        _, first = self._first[id(value)]
+        if "shared" not in first:
+            first["shared"] = self._shared
+            self._shared += 1
+        saved["shared"] = first["shared"]
+
+
 class SavedValue:
     """One value as JSON (`json`) and arrays (`arrays`, by the names that the JSON gives them). Raises NotSaveable."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, places: Places | None = None) -> None:
+        """`places`: of the values with which it is restored."""
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._inside: list[int] = []
+        self._places = Places() if places is None else places
         self.json = self._save_value(value, "")
 
     def digest(self) -> bytes:
@@ -73,7 +98,7 @@ class SavedValue:
             raise NotSaveable(f"{path} (contains itself)")
         self._inside.append(id(value))
         try:
-            return (
+            saved = (
                 self._save_container(value, path)
                 or self._save_array(value, path)
                 or self._save_generator(value)
@@ -81,6 +106,9 @@ class SavedValue:
             )
         finally:
             self._inside.pop()
+        if saved["kind"] in _SHAREABLE:
+            self._places.add(value, saved)
+        return saved
 
     def _save_parts(self, value: Any, path: str) -> dict[str, Any]:
         kind = type(value).__name__
@@ -96,20 +124,33 @@ class SavedValue:
             pairs = [
                 [self._save_value(key, path), self._save_value(entry, f"{path}[{key!r}]")] for key, entry in entries
             ]
-            return {"kind": "dict", "pairs": pairs, **_subclass_entry(value, dict)}
+            return {"kind": "dict", "pairs": pairs, **self._subclass_entry(value, dict, path)}
         if isinstance(value, deque):
             items = self._save_items(value, path)
-            return {"kind": "deque", "items": items, "most": value.maxlen, **_subclass_entry(value, deque)}
+            return {"kind": "deque", "items": items, "most": value.maxlen, **self._subclass_entry(value, deque, path)}
         if isinstance(value, list):
-            return {"kind": "list", "items": self._save_items(value, path), **_subclass_entry(value, list)}
+            items = self._save_items(value, path)
+            return {"kind": "list", "items": items, **self._subclass_entry(value, list, path)}
         for kind, made in SETS.items():
             if type(value) is made:
                 return {"kind": kind, "items": self._save_items(value, path)}
         if isinstance(value, tuple) and hasattr(value, "_make"):
-            return {"kind": "tuple", "items": self._save_items(value, path), **_subclass_entry(value, tuple)}
+            return {"kind": "tuple", "items": self._save_items(value, path), **describe_class(value)}
         if isinstance(value, enum.Enum):
-            return {"kind": "enum", "name": value.name, **describe_class(value)}
+            # a combination of flags has no name of its own
+            number = {} if value.name in type(value).__members__ else {"value": value.value}
+            return {"kind": "enum", "name": value.name, **number, **describe_class(value)}
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
+
+    def _subclass_entry(self, value: Any, plain: type, path: str) -> dict[str, Any]:
+        """The class of a container that is not the plain type, with what the object has besides its entries."""
+        if type(value) is plain:
+            return {}
+        saved = {}
+        for name, attribute in own_attributes(value).items():
+            with contextlib.suppress(NotSaveable):  # what a restart makes as the script does
+                saved[name] = self._save_value(attribute, f"{path}.{name}")
+        return {**describe_class(value), **({"attributes": saved} if saved else {})}
 
     def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
         # a copy, as another thread may change it meanwhile; dicts and attributes are copied for the same reason
@@ -122,12 +163,21 @@ class SavedValue:
         if isinstance(value, np.generic):
             return {"kind": "scalar", **self._store_array(np.asarray(value), path)}
         if isinstance(value, np.ndarray):
-            return {"kind": "array", **self._store_array(value, path)}
+            return {"kind": "array", **self._array_class(value, path), **self._store_array(value, path)}
         if is_tensorflow_tensor(value) and hasattr(value, "numpy"):
             return {"kind": "tensor", **self._store_array(np.asarray(value.numpy()), path)}
         if is_torch_tensor(value):
             return self._save_torch_tensor(value, path)
         return None
+
+    def _array_class(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
+        """What an array has besides its content: the mask of a masked one, the class of a matrix."""
+        if type(array) is np.ma.MaskedArray:
+            fill = self._save_value(array.fill_value, path)
+            return {"mask": self._store_array(np.ma.getmaskarray(array), path), "fill": fill, "hard": array.hardmask}
+        if type(array) not in (np.ndarray, np.memmap, np.matrix):
+            raise NotSaveable(f"{path} (a {type(array).__name__}, which may have more than its elements)")
+        return {"matrix": True} if type(array) is np.matrix else {}
 
     def _save_torch_tensor(self, tensor: Any, path: str) -> dict[str, Any]:
         torch = sys.modules["torch"]
@@ -144,7 +194,8 @@ class SavedValue:
         if array.dtype.type is np.void:
             raise NotSaveable(f"{path} (an array of {array.dtype})")
         name = str(len(self.arrays))
-        self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # .npz has no form for bfloat16 and similar types
+        content = np.ma.getdata(array).tobytes()
+        self.arrays[name] = np.frombuffer(content, np.uint8)  # .npz has no form for bfloat16 and similar types
         return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
                 "shape": list(array.shape)}  # fmt: skip
 
@@ -177,9 +228,10 @@ def is_torch_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
-def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
-    """The class of a container that is not the plain type."""
-    return {} if type(value) is plain else describe_class(value)
+def own_attributes(container: Any) -> dict[str, Any]:
+    """What an object that is a list, a deque or a dictionary has besides its entries, by name."""
+    attributes = getattr(container, "__dict__", None)
+    return {} if attributes is None or attributes is container else dict(attributes)  # `self.__dict__ = self`
 
 
 def require_initial(saved: Any, initial: Any, path: str = "") -> None:

@@ -7,19 +7,20 @@ with `state_dict` and `load_state_dict`. Imports no framework.
 import copy
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from worker.state.plain_values import NotSaveable, SavedValue, require_initial
-from worker.state.value_restorer import NotRestorable, ValueRestorer
+from worker.state.plain_values import NotSaveable, Places, SavedValue, require_initial
+from worker.state.value_restorer import NotRestorable, RestoredPlaces, ValueRestorer
 
 FILE = "loop_state.npz"
 """The file of a checkpoint that holds it; absent if there are no values."""
 _BODY = "body"  # the name of the JSON among the arrays
 _ORDER = "order"  # and of that of the order
+_NAMES = "names"  # and of the names, where they are others than the initial ones and new ones behind these
 
 
 class HasState(Protocol):
@@ -49,17 +50,21 @@ class RunState(MutableMapping[str, Any]):
             raise TypeError(f'cannot use a {type(initial).__name__} as state=; give a dict such as {{"best": 0.0}}')
         self._values: dict[str, Any] = {}
         self._saved_objects: dict[str, Any] = {}
-        """Restored states of objects that the script has not assigned yet."""
+        """RestoredPlaces states of objects that the script has not assigned yet."""
         self.order: Any = None
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
         self.read: set[str] = set()
         """The names whose values the script has read; since the restore, if there was one."""
+        self.memory_of_others: Callable[[], Collection[int]] = frozenset
+        """Where the memory of PyTorch tensors begins that the run restores itself: `state={"best": net.state_dict()}`
+        gives the parameters of the model, which a restore of the best ones must not fill."""
         self._has_begun = False
         for name, value in (initial or {}).items():
             self[name] = value
         self.check()
         plain = {name: form["of"] for name, form in self._forms().items() if not form["object"]}
         self._initial = {name: SavedValue(value).json for name, value in plain.items()}
+        self._given = dict(self._values)
         self._has_begun = True
 
     def __getitem__(self, name: str) -> Any:
@@ -112,13 +117,15 @@ class RunState(MutableMapping[str, Any]):
 
     def to_bytes(self) -> bytes | None:
         """The file's content; None if there are no values. Raises NotSaveable, naming the value."""
-        if not self._values and not self._saved_objects and self.order is None:
+        names = self._names() if self._has_begun else None
+        if not self._values and not self._saved_objects and self.order is None and names is None:
             return None
         body: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
+        places = Places()
         for name, value in sorted(self._forms().items()):  # equal values make equal files
             try:
-                saved = SavedValue(value["of"])
+                saved = SavedValue(value["of"], None if value["object"] else places)
                 if self._has_begun:  # what an object gives as its state is made again without an example
                     require_initial(saved.json, None if value["object"] else self._initial.get(name))
             except NotSaveable as error:
@@ -129,10 +136,21 @@ class RunState(MutableMapping[str, Any]):
             order = SavedValue(self.order)
             arrays[_ORDER] = np.frombuffer(json.dumps(order.json).encode(), np.uint8)
             arrays |= {f"{_ORDER}/{key}": array for key, array in order.arrays.items()}
+        if names is not None:
+            arrays[_NAMES] = np.frombuffer(json.dumps(names).encode(), np.uint8)
         text = np.frombuffer(json.dumps(body).encode(), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{_BODY: text}, **arrays)
         return buffer.getvalue()
+
+    def _names(self) -> dict[str, list[str]] | None:
+        """The names in their order, and the initial ones that the script has deleted; None if a restart would have
+        the same ones without it."""
+        deleted = [name for name in self._given if name not in self._values and name not in self._saved_objects]
+        restored = [name for name in self._given if name in self._values]
+        restored += sorted(self._values.keys() - self._given.keys())
+        names = list(self._values)
+        return {"names": names, "deleted": deleted} if deleted or names != restored else None
 
     def _forms(self) -> dict[str, dict[str, Any]]:
         """What is saved of each value, and whether it is the state of an object."""
@@ -157,10 +175,12 @@ class RunState(MutableMapping[str, Any]):
         if _ORDER in arrays:
             order = json.loads(arrays.pop(_ORDER).tobytes())
             self.order = ValueRestorer(_arrays_of(_ORDER, arrays)).restore_value(order, None)
+        restored = RestoredPlaces(others=self.memory_of_others())
         for number, (name, saved) in enumerate(body.items(), 1):
             present = self._values.get(name)
+            together = None if saved["object"] else restored
             try:
-                value = ValueRestorer(_arrays_of(str(number), arrays)).restore_value(
+                value = ValueRestorer(_arrays_of(str(number), arrays), together).restore_under_name(
                     saved["value"], None if saved["object"] else present
                 )
             except NotRestorable as error:
@@ -177,6 +197,10 @@ class RunState(MutableMapping[str, Any]):
             else:
                 self._values.pop(name, None)
                 self._saved_objects[name] = value
+        if _NAMES in arrays:
+            names = json.loads(arrays[_NAMES].tobytes())
+            others = {name: value for name, value in self._values.items() if name not in names["deleted"]}
+            self._values = {name: others.pop(name) for name in names["names"] if name in others} | others
 
     def copied(self) -> Mapping[str, Any]:
         """A copy that later changes leave as it is, for `put_back`."""
@@ -184,13 +208,14 @@ class RunState(MutableMapping[str, Any]):
 
     def put_back(self, before: Mapping[str, Any]) -> None:
         """Makes the values again what they were when `copied` gave `before`. New names stay."""
+        places, restored = Places(), RestoredPlaces(others=self.memory_of_others())
         for name, value in before.items():
             present = self._values.get(name)
             if (keeper := self._keeper_of(present)) is not None:
                 keeper.load_state_dict(value)
             elif name not in self._saved_objects:
-                saved = SavedValue(value)
-                self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
+                saved = SavedValue(value, places)
+                self._values[name] = ValueRestorer(saved.arrays, restored).restore_under_name(saved.json, present)
 
 
 def _check_can_come_back(name: str, value: Any) -> None:

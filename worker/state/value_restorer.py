@@ -4,11 +4,13 @@ Plain values are replaced; containers, arrays and generators are filled in place
 them sees the restored values. No code from the checkpoint is executed.
 """
 
+import copy
 import enum
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,23 +20,74 @@ from worker.state.found_classes import enum_class, make_dict, named_tuple_class
 from worker.state.plain_values import BY_PARTS, SETS, is_torch_tensor
 from worker.state.random_generators import write_generator
 
+_FILLED_KINDS = frozenset({"list", "dict", "deque", "bytearray", "array", "torch"})
+"""What is filled in place."""
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def memory_of(tensor: Any) -> int:
+    """Where the memory of a PyTorch tensor begins; 0 of one that has none of its own."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 class NotRestorable(Exception):
     """A saved value does not fit the object in this process; the text says which value and why."""
 
 
+@dataclass(slots=True)
+class RestoredPlaces:
+    """What is restored already of values that were saved with the same `Places`. `shared`: what is in several places,
+    by its number; `filled`: the objects of this process that were filled, by id; `others`: where the memory of PyTorch
+    tensors begins that belongs to somebody else."""
+
+    shared: dict[int, Any] = field(default_factory=dict)
+    filled: dict[int, Any] = field(default_factory=dict)
+    others: Collection[int] = ()
+
+    def is_to_fill(self, present: Any) -> bool:
+        """Whether nobody else has filled an object, and it is nobody else's."""
+        if id(present) in self.filled:
+            return False
+        return not (self.others and is_torch_tensor(present) and memory_of(present) in self.others)
+
+
 class ValueRestorer:
     """Restores values from the JSON and arrays of a `SavedValue`."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], restored: RestoredPlaces | None = None) -> None:
+        """`restored`: of the values with which this one was saved."""
         self._arrays = arrays
+        self._before = RestoredPlaces() if restored is None else restored
+
+    def restore_under_name(self, saved: Any, present: Any) -> Any:
+        """As `restore_value`, of a value with a name of its own: it becomes one with another only if this process has
+        no two objects for them, of which the script may use both."""
+        if isinstance(saved, dict) and present is not None:
+            shared = saved.get("shared")
+            if shared is not None and self._before.shared.get(shared, present) is not present:
+                saved = {name: part for name, part in saved.items() if name != "shared"}
+        return self.restore_value(saved, present)
 
     def restore_value(self, saved: Any, present: Any) -> Any:
         """The saved value. `present`, the object of this process, is filled if possible. Raises NotRestorable."""
         if not isinstance(saved, dict):
             return saved
+        shared = saved.get("shared")
+        if shared is not None and shared in self._before.shared:
+            return self._before.shared[shared]
+        if saved["kind"] in _FILLED_KINDS:  # `[row] * 4` of the script is one row, and the saved ones may differ
+            if not self._before.is_to_fill(present):
+                present = None if is_torch_tensor(present) else copy.copy(present)
+            self._before.filled[id(present)] = present
+        value = self._restored(saved, present)
+        if shared is not None:
+            self._before.shared[shared] = value
+        return value
+
+    def _restored(self, saved: dict[str, Any], present: Any) -> Any:
         kind = saved["kind"]
         if kind in BY_PARTS:
             of = [saved["number"]] if "number" in saved else saved["of"]  # "number": of earlier versions
@@ -49,7 +102,9 @@ class ValueRestorer:
             return type(present if isinstance(present, PurePath) else Path())(saved["text"])
         if kind == "enum":
             made = type(present) if isinstance(present, enum.Enum) else enum_class(saved)
-            return made[saved["name"]] if made is not None else self._restore_object(kind, saved, present)
+            if made is None:
+                return self._restore_object(kind, saved, present)
+            return made(saved["value"]) if "value" in saved else made[saved["name"]]
         if kind == "numpy":
             return _restored_numpy_generator(present, saved["state"], saved["old"])
         if kind == "python":
@@ -90,6 +145,8 @@ class ValueRestorer:
             present.extend(items)
         else:
             return deque(items, saved["most"]) if kind == "deque" else items
+        for name, attribute in saved.get("attributes", {}).items():
+            vars(present)[name] = self.restore_value(attribute, vars(present).get(name))
         return present
 
     def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
@@ -104,11 +161,28 @@ class ValueRestorer:
             return array[()]
         if kind == "tensor":
             return sys.modules["tensorflow"].constant(array)
+        if "mask" in saved:
+            return self._restored_masked_array(saved, array, present)
         fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
         if fits and present.flags.writeable:
             np.copyto(present, array)
             return present
-        return array.copy()
+        return np.asmatrix(array.copy()) if "matrix" in saved else array.copy()
+
+    def _restored_masked_array(self, saved: dict[str, Any], array: np.ndarray[Any, Any], present: Any) -> Any:
+        made = np.ma.MaskedArray(
+            array.copy(), self._read_array(saved["mask"]).copy(), hard_mask=saved["hard"],
+            fill_value=self.restore_value(saved["fill"], None),
+        )  # fmt: skip
+        if type(present) is not type(made) or (present.shape, present.dtype) != (made.shape, made.dtype):
+            return made
+        np.copyto(np.ma.getdata(present), array)
+        present.soften_mask()
+        present.mask = made.mask
+        present.fill_value = made.fill_value
+        if saved["hard"]:
+            present.harden_mask()
+        return present
 
     def _restored_torch_tensor(self, saved: dict[str, Any]) -> Any:
         torch = sys.modules["torch"]

@@ -17,7 +17,7 @@ from worker.checks.reachability import (
     plain_referents,
     walk,
 )
-from worker.checks.watch.kept_values import Kept, keep_state_of
+from worker.checks.watch.kept_values import Kept, keep_extra_state, keep_state_of
 from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
@@ -129,6 +129,8 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
     for part in parts.values():
         if isinstance(part, torch.nn.Module):
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
+            for module in part.modules():
+                keep_extra_state(kept, module)
         elif isinstance(part, torch.optim.Optimizer):
             kept.identities |= {id(held) for held in (part.state, part.param_groups, *part.param_groups)}
             if not is_script_class(type(part)):  # such a one may keep more in attributes of its own

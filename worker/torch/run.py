@@ -83,6 +83,7 @@ class Run(FilesRun):
         super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
                          generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
+        self.state.memory_of_others = self._torch_files.memory
         self._torch_files.check_finite(self._on_nan != "off")
         self._plan: Plan | None = None  # that `batches` reads
         self._loader: Any = None  # of the script, if it gave one

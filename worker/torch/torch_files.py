@@ -13,6 +13,7 @@ from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.saving.commit import NotFinite
 from worker.saving.directory import UNFIT_REMEDY, Unfit
+from worker.state.value_restorer import memory_of
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -53,6 +54,12 @@ class TorchFiles:
         self._checks_finite = checks
         if checks:
             self._expected_not_finite = frozenset(names_not_finite(self._state_of_parts()))
+
+    def memory(self) -> frozenset[int]:
+        """Where the memory of the tensors of all modules begins."""
+        modules = [part for part in self.parts.values() if isinstance(part, torch.nn.Module)]
+        tensors = (tensor for module in modules for tensor in module.state_dict(keep_vars=True).values())
+        return frozenset(memory_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)) - {0}
 
     @property
     def versions(self) -> Mapping[str, str]:

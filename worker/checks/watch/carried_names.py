@@ -58,7 +58,11 @@ class CarriedNames:
                     continue
                 if holder is self._state:
                     continue  # an entry of it, by another name: state = run.state
-                if is_data(value):
+                if "[" in name and id(holder) in kept.identities:
+                    continue  # an entry of a container that checkpoints hold
+                if _is_future(value) and "result" in frame.frame.f_code.co_names:
+                    kind, is_kept = "future", self._named.is_exempt_object(value)
+                elif is_data(value):
                     kind, is_kept = "data", self._named.is_exempt_object(value)
                 elif _is_carried_plainly(value):
                     kind, is_time = "untaken" if is_lost else "value", a_clock_showed(value, PROCESS_BEGAN_AT)
@@ -140,6 +144,11 @@ _NOTHING = object()
 def _is_function(value: Any) -> bool:
     kinds = (types.FunctionType, types.MethodType, functools.partial)
     return isinstance(value, kinds) or hasattr(type(value), "python_function")  # of a tf.function
+
+
+def _is_future(value: Any) -> bool:
+    """Whether it is the result of a function that another thread, process or task still executes, or has executed."""
+    return callable(getattr(type(value), "add_done_callback", None)) and callable(getattr(type(value), "result", None))
 
 
 def _is_long(value: Any) -> bool:

@@ -73,9 +73,10 @@ _REMEDIES = {
         "to leave_out= if that is no matter"
     ),
     "cache": (
-        "a restart would begin with an empty cache, and draw other random numbers for {it}: draw from a generator "
-        "that the function makes from its arguments, as in numpy.random.default_rng(number), or keep the results "
-        "in run.state, or give the name to leave_out= if they may differ"
+        "a restart would begin with an empty cache, and draw other random numbers for {it}, or compute other results "
+        "from what training has changed since: draw from a generator that the function makes from its arguments, as in "
+        "numpy.random.default_rng(number), or keep the results in run.state, or give the name to leave_out= if they "
+        "may differ"
     ),
     "parts": (
         "a restart makes {it} as the script does first, without the parts that training has added: make {it} "
@@ -86,6 +87,16 @@ _REMEDIES = {
         "what makes the data changes {it} while they are read, ahead of the steps, so no value belongs to a step, "
         "and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
         "or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
+    ),
+    "future": (
+        "another thread makes the result that {it} stands for ahead of the step that trains with it, and a restart "
+        "would make another one: read ahead in the data, before run.batches, as in dataset.prefetch(2), or make it "
+        "from the step's number alone, or give the name to leave_out= if it may differ"
+    ),
+    "traced": (
+        "TensorFlow traced the function with the value of that time, which it keeps, and a restart traces it with the "
+        "present one: give {it} to the function as a tensor, as in step(batch, tf.constant({name})), or read {it} from "
+        "a tf.Variable in the checkpoint, or give the name to leave_out= if it may differ"
     ),
     "queue": (
         "no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "

@@ -29,7 +29,7 @@ class DataWatch:
         roots = self._roots()
         if not roots:
             return
-        search = Search(kept, until).run(roots)
+        search = Search(kept, until, is_of_data=True).run(roots)
         self.codes |= search.codes
         before, self._before = self._before, search.values
         known = {(reached.owner, reached.binding) for reached in of_loop.values.values() if reached.owner is not None}

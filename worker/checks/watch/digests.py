@@ -222,6 +222,16 @@ def _some_of_torch(torch: Any, tensor: Any, distance: int) -> Any:
     return tensor[tuple(reversed(places))]
 
 
+ASYNC: Any = types.CoroutineType | types.AsyncGeneratorType
+
+
+def frame_of(generator: Any) -> types.FrameType | None:
+    """The frame of a generator or a coroutine; None of one that has ended."""
+    names = ("gi_frame", "cr_frame", "ag_frame")
+    frames: Iterable[types.FrameType] = (frame for name in names if (frame := getattr(generator, name, None)))
+    return next(iter(frames), None)
+
+
 _BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {
     kind: kind.__reduce__
     for kind in (
@@ -242,8 +252,8 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
     A generator is where its code stands, with the local values that it will read, with the iterators that its loops
     hold, and with what an expression has read before its `yield`, as the first n of `n += yield n`.
     """
-    if isinstance(iterator, types.GeneratorType):
-        frame = iterator.gi_frame
+    if isinstance(iterator, types.GeneratorType | ASYNC):
+        frame = frame_of(iterator)
         if frame is None:
             return 0
         held = gc.get_referents(iterator)

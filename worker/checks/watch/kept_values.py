@@ -12,11 +12,11 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from worker.checks.reachability import closure_of, held_attributes
+from worker.checks.reachability import closure_of, held_attributes, is_installed_file
 from worker.checks.watch import digests
 from worker.checks.watch.code.instructions import is_method
 from worker.checks.watch.script_objects import (
@@ -28,6 +28,7 @@ from worker.checks.watch.script_objects import (
 )
 from worker.checks.watch.standard_objects import NAMESPACES, content_of
 from worker.log_file import LogFile
+from worker.state.plain_values import own_attributes
 
 COMPARABLE = (Number, np.bool_, type(None), enum.Enum, range)
 """Plain values of which another process has another one only if it was made of something else."""
@@ -226,6 +227,11 @@ def _keep(kept: Kept, name: str, value: Any, written: _Written | None, seen: set
         kept.identities.add(id(value))
     elif isinstance(value, digests.CONTAINERS):
         kept.identities.add(id(value))
+        for attribute, part in own_attributes(value).items():
+            if isinstance(part, digests.PLAIN):
+                kept.attributes.add((id(value), attribute))
+            else:
+                _keep(kept, attribute, part, written, seen)
         for _, entry in digests.entries_of(value):
             if not isinstance(entry, digests.PLAIN):
                 _keep(kept, name, entry, written, seen)
@@ -288,10 +294,32 @@ def keep_state_of(kept: Kept, item: Any) -> None:
         kept.identities.add(id(item))
     if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
         return
+    kept.attributes |= {
+        (id(item), name) for name in _given_and_taken(cast("Any", type(item)), "state_dict", "load_state_dict")
+    }
     state = item.state_dict()
     if isinstance(state, Mapping):
         kept.attributes |= {(id(item), str(name)) for name in state} | {(id(item), f"_{name}") for name in state}
     kept.keep_contents(state)
+
+
+def keep_extra_state(kept: Kept, module: Any) -> None:
+    """Takes as kept the attributes of which a module of PyTorch makes the extra state that its `state_dict` has."""
+    kept.attributes |= {
+        (id(module), name) for name in _given_and_taken(cast("Any", type(module)), "get_extra_state", "set_extra_state")
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _given_and_taken(kind: Any, give: str, take: str) -> frozenset[str]:
+    """The attributes that a method of the script's reads, and that its counterpart sets: under whatever name, they are
+    in the state."""
+    functions = [getattr(kind, name, None) for name in (give, take)]
+    codes = [function.__code__ for function in functions if isinstance(function, types.FunctionType)]
+    if len(codes) < len(functions) or any(is_installed_file(code.co_filename) for code in codes):
+        return frozenset()
+    given, taken = map(names_in_code, codes)
+    return frozenset(given & taken)
 
 
 def keep_deeply(kept: Kept, value: Any) -> None:

@@ -64,6 +64,10 @@ class LostChanges:
             return not self._order.made_anew(now.binding, now.owner, self._readers.kind_at(now.owner))
         return now.binding not in self._set_in_step
 
+    def is_set_in_heads(self, reached: Reached) -> bool:
+        """Whether the loop sets it anew before the batches of each epoch."""
+        return reached.binding in self._set_in_heads
+
     def is_unread(self, now: Reached) -> bool:
         """Whether it is a result that nothing reads before it is set again, neither in the watched step nor in any
         code of the script."""

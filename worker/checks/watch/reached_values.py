@@ -9,19 +9,27 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from worker.checks.reachability import MAX_OBJECTS, is_data
+from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import COMPARABLE, Kept, Reached
-from worker.checks.watch.referents import Default, Part, Setting, parts_of, parts_of_generator
+from worker.checks.watch.referents import Default, OfClass, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
-from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, kind_of, package_of
-from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file
+from worker.checks.watch.script_objects import (
+    FRAMEWORKS,
+    SKIPPED,
+    is_scripts_class,
+    kind_of,
+    names_in_code,
+    package_of,
+)
+from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file, waiting_in
 from worker.log_file import LogFile
+from worker.state.plain_values import own_attributes
 
 _OTHER = object()
 """Stands for what a container holds besides arrays and what is COMPARABLE."""
@@ -30,15 +38,20 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
     the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
-    `kinds`: by id, `kind_of` what has attributes; `ended`: that the time was over before all was seen."""
+    `kinds`: by id, `kind_of` what has attributes; `traced`: each `tf.function`, by name; `of_classes`: which class
+    objects have, and the functions of classes; `ended`: that the time was over before all was seen."""
 
-    def __init__(self, kept: Kept, until: float) -> None:
-        """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
+    def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
+        """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.
+        `is_of_data`: whether it begins at what makes the data, so that also the script's datasets are followed."""
         self.values: dict[str, Reached] = {}
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
         self.kinds: dict[int, Any] = {}
+        self.traced: dict[str, Any] = {}
+        self.of_classes: dict[str, Reached] = {}
+        self._is_of_data = is_of_data
         self.ended = False
         self._kept = kept
         self._until = until
@@ -77,10 +90,17 @@ class Search:
             return
         identity = id(value)
         if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
-            self._add(path, "object", digests.digest_plain(function), identity, owner, binding)
+            digest = digests.digest_plain(function)
+            if isinstance(binding, OfClass):
+                self.of_classes.setdefault(path, Reached(path, "object", digest, identity, owner, binding))
+            else:
+                self._add(path, "object", digest, identity, owner, binding)
         if binding is not None and path not in self._names and is_object(held := _held_by(value)):
             self.objects.setdefault(path, Placed(held, owner, binding))
+        if identity not in self._seen:
+            self._waiting.extend(_beside_content(path, value))
         if identity in self._kept.identities or identity in self._seen:
+            self._seen.add(identity)
             return
         self._seen.add(identity)
         self._alive.append(value)
@@ -92,20 +112,22 @@ class Search:
             digest = self._digest_container(path, value, numbers=numbers)
             self._add(path, _kind_of_container(value), digest, identity, owner, binding, numbers)
         elif is_queue(value):
-            self._add(path, "queue", self._digest_container(path, value.queue), identity, owner, binding)
+            self._add(path, "queue", self._digest_container(path, waiting_in(value)), identity, owner, binding)
         elif (position := position_of_file(value)) is not None:
             self._add(path, "file", position, identity, owner, binding)
         elif isinstance(value, LogFile):
             self._add(path, "log", value.written, identity, owner, binding)
         elif (tensors := digests.tensors_in(value)) is not None:
             self._add(path, "tensors", self._digest_container(path, tensors), identity, owner, binding)
-        elif is_data(value):
+        elif is_data(value) and not (self._is_of_data and is_scripts_class(type(value))):
             self._add(path, "passes", self._digest_passes(value), identity, owner, binding)
-        elif hasattr(type(value), "__next__") and not isinstance(value, type):
+        elif (hasattr(type(value), "__next__") or isinstance(value, digests.ASYNC)) and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
         else:
-            if is_cache(value) and (count := cached_draws(value)) is not None:
+            if is_cache(value) and (count := self._cached(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
+            if hasattr(type(value), "python_function"):
+                self.traced[path] = value
             self.kinds[identity] = kind_of(value)
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
@@ -159,6 +181,7 @@ class Search:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
                 parts.append(self._digest_container(path + key, entry, depth - 1, outer or path, numbers))
+                self._waiting.extend(_beside_content(path + key, entry))
             else:
                 numbers.append(_OTHER)
                 self._waiting.append((path + key, entry, None, None))
@@ -172,6 +195,21 @@ class Search:
         starts = [part.starts for part in parts_of_data.random_parts(data)]
         return digests.digest_all(starts) if starts else None
 
+    def _cached(self, cache: Any) -> int | None:
+        """How many results a cache holds that a restart would not give again, as they are from random numbers or from
+        what training changes; None if they are not."""
+        if (count := cached_draws(cache)) is not None or not isinstance(cache.__wrapped__, types.FunctionType):
+            return count
+        function = cache.__wrapped__
+        names = names_in_code(function.__code__)
+        is_trained = any(
+            id(part) in self._kept.identities
+            or any((id(part), name) in self._kept.references | self._kept.attributes for name in names)
+            for _, part in (*closure_of(function), *globals_of(function))
+            if not isinstance(part, digests.PLAIN)
+        )
+        return cache.cache_info().currsize if is_trained else None
+
     def _digest_array(self, path: str, array: Any, owner: int | None = None, binding: str | None = None) -> int | None:
         try:
             return digests.digest_array(array)
@@ -181,7 +219,7 @@ class Search:
             return None
 
     def _add_iterator(self, path: str, iterator: Any, identity: int, owner: int | None, binding: str | None) -> None:
-        code = getattr(iterator, "gi_code", None)
+        code = next((code for name in _CODES if (code := getattr(iterator, name, None)) is not None), None)
         if package_of(type(iterator)) in SKIPPED or (code is not None and _is_own(code)):
             return
         try:
@@ -209,6 +247,22 @@ def _function_of(value: Any) -> str | None:
     if isinstance(function, types.BuiltinFunctionType | type):
         return f"{function.__module__}.{function.__qualname__}"
     return repr(function) if isinstance(function, np.ufunc) else None
+
+
+_CODES = ("gi_code", "cr_code", "ag_code")
+
+
+def _beside_content(path: str, value: Any) -> Iterator[Part]:
+    """What an array or a container has besides its entries: attributes that its class or the script has added, as in
+    `parameter.velocity = ...`, and what makes the missing entries of a dictionary. Saving it may leave that out."""
+    if isinstance(value, digests.CONTAINERS):
+        yield from ((f"{path}.{name}", part, id(value), name) for name, part in own_attributes(value).items())
+    elif digests.is_array(value):
+        for name, part in list((getattr(value, "__dict__", None) or {}).items()):
+            if not name.startswith("_"):
+                yield f"{path}.{name}", part, id(value), name
+    if isinstance(value, collections.defaultdict):
+        yield f"{path}.default_factory", value.default_factory, None, None
 
 
 def _held_by(value: Any) -> Any:

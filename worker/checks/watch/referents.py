@@ -25,6 +25,7 @@ from worker.checks.watch.script_objects import (
     is_scripts,
     is_scripts_class,
     is_searched,
+    names_in_code,
     names_in_framework,
     package_of,
     package_of_name,
@@ -50,12 +51,21 @@ class Default(str):
     __slots__ = ()
 
 
+class OfClass(str):
+    """The name of a method of a class, or `__class__` of an object, which is a change once it is another one."""
+
+    __slots__ = ()
+
+
 def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part]:
     """What an object that is no value itself refers to, as far as training can change it. `codes` gets the code of the
     script's functions."""
     if isinstance(value, types.MethodType):
         yield path.rpartition(".")[0] or path, value.__self__, None, None
         yield path, value.__func__, None, None
+    elif isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):  # memory.append, counter.__next__
+        if not isinstance(value.__self__, types.ModuleType | type(None)):
+            yield path.rpartition(".")[0] or path, value.__self__, None, None
     elif isinstance(value, functools.partial):
         yield path, value.func, None, None
     elif isinstance(value, types.FunctionType):
@@ -95,7 +105,9 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     yield from ((name, value, None, name) for name, value in closure_of(function))
     yield from ((path, default, None, None) for default in function.__defaults__ or ())
     yield from ((path, default, None, None) for default in (function.__kwdefaults__ or {}).values())
-    yield from ((name, value, None, name) for name, value in globals_of(function))
+    for name, value in _globals_by_any_name(function):
+        # to which function a name is bound is compared as an attribute of its module is
+        yield name, value, id(function.__globals__) if function_of(value) is not None else None, name
     yield from (
         (f"os.environ[{name!r}]", text, None, None) for name, text in environment_of([function.__code__]).items()
     )
@@ -103,12 +115,22 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
         yield from _attributes_of(path, function, vars(function))
 
 
+def _globals_by_any_name(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function uses of its module, also as `globals()["rate"]`."""
+    used = dict(globals_of(function))
+    if "globals" in function.__code__.co_names:
+        variables = function.__globals__
+        used |= {name: variables[name] for name in names_in_code(function.__code__) if name in variables}
+    yield from used.items()
+
+
 def _methods_of(path: str, kind: type) -> Iterator[Part]:
     for owner in kind.__mro__:
         if is_scripts_class(owner):
             for name, method in vars(owner).items():
                 if (function := function_of(method)) is not None:
-                    yield f"{path}.{name}", function, None, None
+                    is_own = not name.startswith("__")  # a framework may put its own around these
+                    yield f"{path}.{name}", function, id(owner) if is_own else None, OfClass(name) if is_own else None
 
 
 def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
@@ -117,6 +139,8 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         yield path, content, None, None
     if isinstance(value, np.random.SeedSequence):
         yield f"{path}.n_children_spawned", value.n_children_spawned, id(value), None
+    if isinstance(drawn := held_attributes(value).get("num_generated"), int):  # of PyTorch's and SciPy's sequences
+        yield f"{path}.num_generated", drawn, id(value), "num_generated"
     packages = {package_of(base) for base in kind.__mro__}
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
@@ -125,7 +149,9 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         return
     if is_scripts_class(kind) and not of_package:
         yield kind.__name__, kind, None, None
+        yield f"{path}.__class__", kind, id(value), OfClass("__class__")
         yield from _defaults_of(path, value)
+        yield from _traced_methods(path, value)
     if is_keras_callback(value):
         yield path, state_of(value), None, None
         functions = [(name, part) for name, part in vars(value).items() if isinstance(part, types.FunctionType)]
@@ -158,6 +184,23 @@ def _defaults_of(path: str, value: Any) -> Iterator[Part]:
                     yield f"{path}.{name}", default, id(value), Default(name)
 
 
+def _functions_given_to(path: str, attributes: Mapping[str, Any]) -> Iterator[Part]:
+    """The functions that a script has given to an object of a framework, such as hooks, a layer's or a rate's."""
+    for name, attribute in attributes.items():
+        if isinstance(attribute, types.FunctionType | types.MethodType | functools.partial):
+            yield f"{path}.{name}", attribute, None, None
+        elif name.endswith("_hooks") and isinstance(attribute, Mapping):
+            yield from ((f"{path}.{name}", hook, None, None) for hook in list(attribute.values()))
+
+
+def _traced_methods(path: str, value: Any) -> Iterator[Part]:
+    """An object's methods that are `tf.function`, of which each object has its own."""
+    for owner in type(value).__mro__:
+        for name, member in list(vars(owner).items()) if is_scripts_class(owner) else ():
+            if hasattr(type(member), "python_function"):
+                yield f"{path}.{name}", getattr(value, name), None, None
+
+
 _REQUIRES_GRAD = Setting("requires_grad")
 
 
@@ -167,6 +210,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
     attributes = held_attributes(value)
     own = {name: attribute for name, attribute in attributes.items() if name not in known}
     yield from _attributes_of(path, value, own)
+    yield from _functions_given_to(path, attributes)
     for name, setting in attributes.items():
         public = name.removeprefix("_")
         if name not in known or public not in settings:
@@ -185,6 +229,8 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
             for name, parameter in list(parameters.items()):
                 if parameter is not None:
                     yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), _REQUIRES_GRAD
+                    yield f"{path}.{name}", parameter, None, None
+                    yield from _functions_given_to(f"{path}.{name}", {"_backward_hooks": parameter._backward_hooks})
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):
                 if buffers.get(name) is not None:
@@ -193,5 +239,10 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
         yield from (
             (f"{path}.callbacks[{number}]", callback, None, None) for number, callback in enumerate(callbacks_in(value))
         )
+        for kind_of_variables in ("_trainable_variables", "_non_trainable_variables"):
+            for variable in list(held_attributes(value).get(kind_of_variables) or ()):
+                known = names_in_framework(cast("Any", type(variable)))
+                added = {name: part for name, part in held_attributes(variable).items() if name not in known}
+                yield from _attributes_of(f"{path}.{getattr(variable, 'name', 'variable')}", variable, added)
         for layer in list(held_attributes(value).get("_layers") or ()):
             yield f"{path}.{getattr(layer, 'name', 'layer')}", layer, None, None

@@ -79,7 +79,7 @@ def content_of(value: Any) -> Any:
         if isinstance(value, kind):
             return read(value)
     if is_queue(value):
-        return value.queue
+        return waiting_in(value)
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return digests.part_of_buffer(value.get_obj())
@@ -87,9 +87,14 @@ def content_of(value: Any) -> Any:
 
 
 def is_queue(value: Any) -> bool:
-    """Whether it is a queue of the standard library, which another thread may fill."""
-    queue = sys.modules.get("queue")
-    return queue is not None and isinstance(value, queue.Queue)
+    """Whether it is a queue of the standard library, which another thread or task may fill."""
+    queues = [module.Queue for name in ("queue", "asyncio") if (module := sys.modules.get(name)) is not None]
+    return isinstance(value, tuple(queues))
+
+
+def waiting_in(queue: Any) -> Any:
+    """What waits in such a queue, as a container."""
+    return queue.queue if hasattr(queue, "queue") else queue._queue  # asyncio's
 
 
 def position_of_file(value: Any) -> int | None:

@@ -46,6 +46,7 @@ from worker.checks.watch.replaced_objects import ReplacedObjects
 from worker.checks.watch.script_objects import names_in_code
 from worker.checks.watch.set_once import SetOnce
 from worker.checks.watch.standard_objects import environment_of
+from worker.checks.watch.traced_constants import TracedConstants
 from worker.state.run_state import RunState
 
 
@@ -79,9 +80,11 @@ class StepWatch:
         self._head_values = HeadValues()
         self._count_uses = CountUses()
         self._data_watch = DataWatch(of_data)
+        self._traced_constants = TracedConstants(state.held)
         self._named = NamedPaths(exempt)
         self._names = CarriedNames(state, self._named)
         self._before: dict[str, Reached] = {}
+        self._of_classes_before: dict[str, Reached] = {}
         self._objects = ReplacedObjects()
         self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
         self._epoch: int | None = None  # of the last look
@@ -165,9 +168,11 @@ class StepWatch:
             is_first=is_other_epoch,
         )
         findings += self._changed_ahead(search, kept, lost, until)
+        findings += self._frozen(search, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
+        self._of_classes_before = search.of_classes
         self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
@@ -226,8 +231,8 @@ class StepWatch:
     def _changed(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What differs from the last look and is lost."""
         values: list[CarriedValue] = []
-        for path, now in search.values.items():
-            before = self._before.get(path)
+        for path, now in (search.values | search.of_classes).items():
+            before = self._before.get(path) or self._of_classes_before.get(path)
             if before is None or before.digest == now.digest or not lost.is_lost(now, before) or lost.is_unread(now):
                 continue
             if now.kind == "file" and self._seeks(frames):
@@ -314,12 +319,22 @@ class StepWatch:
         values: list[CarriedValue] = []
         for reached in self._data_watch.changed(search, kept, until):
             is_named = self._named.has_around(reached.path) or self._named.is_exempt(reached.path)
-            if is_named or lost.is_time(reached.value):
+            if is_named or lost.is_time(reached.value) or lost.is_set_in_heads(reached):
                 continue
             self._named.add(reached.path)
             self._codes |= self._data_watch.codes
             place = self._place_of(reached, ()) or "changed while the data are read"
             values.append(CarriedValue(reached.path, f"{reached.path} ({place})", False, "ahead"))
+        return findings_of(values)
+
+    def _frozen(self, search: Search, until: float) -> list[Finding]:
+        """What functions have as constants since they were traced, and has changed."""
+        values = []
+        for frozen in self._traced_constants.changed(search.traced, until):
+            if not (self._named.has_around(frozen.path) or self._named.is_exempt(frozen.path)):
+                self._named.add(frozen.path)
+                text = f"{frozen.path} (a constant in {frozen.function} since that was traced)"
+                values.append(CarriedValue(frozen.path, text, False, "traced"))
         return findings_of(values)
 
     def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
