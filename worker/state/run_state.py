@@ -50,7 +50,7 @@ class RunState(MutableMapping[str, Any]):
             raise TypeError(f'cannot use a {type(initial).__name__} as state=; give a dict such as {{"best": 0.0}}')
         self._values: dict[str, Any] = {}
         self._saved_objects: dict[str, Any] = {}
-        """RestoredPlaces states of objects that the script has not assigned yet."""
+        """Restored states of objects that the script has not assigned yet."""
         self.order: Any = None
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
         self.read: set[str] = set()

@@ -145,6 +145,8 @@ class ValueRestorer:
             present.extend(items)
         else:
             return deque(items, saved["most"]) if kind == "deque" else items
+        if saved.get("attributes") and not hasattr(present, "__dict__"):
+            raise NotRestorable(f"it had attributes and is now {describe_present(present)}, which has none")
         for name, attribute in saved.get("attributes", {}).items():
             vars(present)[name] = self.restore_value(attribute, vars(present).get(name))
         return present
