@@ -231,8 +231,9 @@ class StepWatch:
     def _changed(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What differs from the last look and is lost."""
         values: list[CarriedValue] = []
-        for path, now in (search.values | search.of_classes).items():
-            before = self._before.get(path) or self._of_classes_before.get(path)
+        looks = [(self._before, search.values), (self._of_classes_before, search.of_classes)]
+        for before, now in ((known.get(path), now) for known, found in looks for path, now in found.items()):
+            path = now.path
             if before is None or before.digest == now.digest or not lost.is_lost(now, before) or lost.is_unread(now):
                 continue
             if now.kind == "file" and self._seeks(frames):
