@@ -185,7 +185,10 @@ def serve(asks: socket.socket) -> bool:
     """Forks at each order, until nobody can ask any more; then False. True in a fork, once its script is over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, MOST_DESCRIPTORS)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(asks, MOST_BYTES, MOST_DESCRIPTORS)
+        except ConnectionResetError:  # it was killed before it had read an answer
+            return False
         if not message:
             return False
         order = json.loads(message)
