@@ -132,7 +132,8 @@ def _referents(item: Any) -> Iterable[Any]:
         return list(item.variables)
     if isinstance(item, tf.keras.losses.Loss):  # the losses of a compiled model hold metrics of `fit`
         return (var for name, var in vars(item).items() if name not in (METRICS_OF_FIT, "metrics"))
-    if isinstance(item, tf.Module | types.SimpleNamespace) or is_script_class(type(item)):
+    with_variables = (tf.Module, types.SimpleNamespace, tf.train.ExponentialMovingAverage)
+    if isinstance(item, with_variables) or is_script_class(type(item)):
         return _attributes(item)
     return ()
 

@@ -26,8 +26,7 @@ class LiveAttempt:
 
     `worker_pid`: of the process in it that trains, which may have been started by another, as it says itself.
     `has_last_message`: it sent `done` or `failed`, and no later run of its script has begun; `reported_done`: it said
-    that training is complete;
-    `is_told_to_end`: it was sent the stop signal or SIGKILL.
+    that training is complete; `is_told_to_end`: it was sent the stop signal or SIGKILL.
     """
 
     number: int

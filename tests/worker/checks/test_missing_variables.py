@@ -156,6 +156,18 @@ def test_table_that_steps_may_change_is_named_unless_it_is_tracked_or_a_layers_v
     assert named(tf.train.Checkpoint(counts=table), counts=table, lookup=layer) == ()
 
 
+def test_average_that_tensorflow_keeps_of_a_variable_is_named_unless_it_is_tracked() -> None:
+    trained = tf.Variable(1.0, name="trained")
+    averages = tf.train.ExponentialMovingAverage(0.9)
+    averages.apply([trained])
+
+    assert named(tf.train.Checkpoint(trained=trained), trained=trained, averages=averages) == (
+        "trained/ExponentialMovingAverage:0 (reached as held)",
+    )
+    whole = tf.train.Checkpoint(trained=trained, average=averages.average(trained))
+    assert named(whole, trained=trained, averages=averages) == ()
+
+
 def test_queue_of_tensorflow_is_named() -> None:
     assert named(tf.train.Checkpoint(), waiting=tf.queue.FIFOQueue(3, [tf.int64])) == ("FIFOQueue (reached as held)",)
 

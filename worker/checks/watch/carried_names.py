@@ -20,7 +20,7 @@ from worker.checks.watch.code.state_uses import Keys, entries_taken, names_put_i
 from worker.checks.watch.kept_values import Kept, digest_of, short_name
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import is_parameter
-from worker.checks.watch.script_objects import FRAMEWORKS, package_of, scripts_files
+from worker.checks.watch.script_objects import FRAMEWORKS, is_traced, package_of, scripts_files
 from worker.state.run_state import RunState
 
 
@@ -143,7 +143,7 @@ _NOTHING = object()
 
 def _is_function(value: Any) -> bool:
     kinds = (types.FunctionType, types.MethodType, functools.partial)
-    return isinstance(value, kinds) or hasattr(type(value), "python_function")  # of a tf.function
+    return isinstance(value, kinds) or is_traced(value)
 
 
 def _is_future(value: Any) -> bool:

@@ -95,8 +95,9 @@ _REMEDIES = {
     ),
     "traced": (
         "TensorFlow traced the function with the value of that time, which it keeps, and a restart traces it with the "
-        "present one: give {it} to the function as a tensor, as in step(batch, tf.constant({name})), or read {it} from "
-        "a tf.Variable in the checkpoint, or give the name to leave_out= if it may differ"
+        "present one: give {it} to the function as a tensor, as in step(batch, tf.constant(value)), or read {it} from "
+        "a tf.Variable in the checkpoint, or make the function anew where that changes, as in step = "
+        "tf.function(body), or give the name to leave_out= if it may differ"
     ),
     "queue": (
         "no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "

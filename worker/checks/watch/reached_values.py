@@ -23,6 +23,7 @@ from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
     is_scripts_class,
+    is_traced,
     kind_of,
     names_in_code,
     package_of,
@@ -36,15 +37,17 @@ _OTHER = object()
 
 
 class Search:
-    """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
-    the code of the script's functions on its way; `objects`: by place, those of which other checks know the state;
-    `kinds`: by id, `kind_of` what has attributes; `traced`: each `tf.function`, by name; `of_classes`: which class
-    objects have, and the functions of classes; `ended`: that the time was over before all was seen."""
+    """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
+    `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
+    place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes; `traced`: each
+    `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes; `ended`: that the time
+    was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.
         `is_of_data`: whether it begins at what makes the data, so that also the script's datasets are followed."""
         self.values: dict[str, Reached] = {}
+        self.kept: dict[str, Reached] = {}
         self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
@@ -81,28 +84,28 @@ class Search:
         return frozenset(self._seen)
 
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
-        if (owner, binding) in self._kept.attributes:
-            return
+        is_kept = (owner, binding) in self._kept.attributes
         if isinstance(value, digests.PLAIN):
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
             plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
-            self.values.setdefault(path, plain)
-            return
+            (self.kept if is_kept else self.values).setdefault(path, plain)
+        elif not is_kept:
+            self._visit_object(path, value, owner, binding)
+
+    def _visit_object(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
         identity = id(value)
         if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
+            where = self.of_classes if isinstance(binding, OfClass) else self.values
             digest = digests.digest_plain(function)
-            if isinstance(binding, OfClass):
-                self.of_classes.setdefault(path, Reached(path, "object", digest, identity, owner, binding))
-            else:
-                self._add(path, "object", digest, identity, owner, binding)
+            where.setdefault(path, Reached(path, "object", digest, identity, owner, binding))
         if binding is not None and path not in self._names and is_object(held := _held_by(value)):
             self.objects.setdefault(path, Placed(held, owner, binding))
-        if identity not in self._seen:
-            self._waiting.extend(_beside_content(path, value))
-        if identity in self._kept.identities or identity in self._seen:
-            self._seen.add(identity)
+        if identity in self._seen:
             return
         self._seen.add(identity)
+        self._waiting.extend(_beside_content(path, value))
+        if identity in self._kept.identities:
+            return
         self._alive.append(value)
         if digests.is_array(value):
             if not is_parameter(value):
@@ -126,7 +129,7 @@ class Search:
         else:
             if is_cache(value) and (count := self._cached(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
-            if hasattr(type(value), "python_function"):
+            if is_traced(value):
                 self.traced[path] = value
             self.kinds[identity] = kind_of(value)
             self._waiting.extend(parts_of(path, value, self.codes))
@@ -201,10 +204,10 @@ class Search:
         if (count := cached_draws(cache)) is not None or not isinstance(cache.__wrapped__, types.FunctionType):
             return count
         function = cache.__wrapped__
-        names = names_in_code(function.__code__)
+        names, kept = names_in_code(function.__code__), self._kept
         is_trained = any(
-            id(part) in self._kept.identities
-            or any((id(part), name) in self._kept.references | self._kept.attributes for name in names)
+            id(part) in kept.identities
+            or any((id(part), name) in kept.references or (id(part), name) in kept.attributes for name in names)
             for _, part in (*closure_of(function), *globals_of(function))
             if not isinstance(part, digests.PLAIN)
         )
@@ -219,8 +222,8 @@ class Search:
             return None
 
     def _add_iterator(self, path: str, iterator: Any, identity: int, owner: int | None, binding: str | None) -> None:
-        code = next((code for name in _CODES if (code := getattr(iterator, name, None)) is not None), None)
-        if package_of(type(iterator)) in SKIPPED or (code is not None and _is_own(code)):
+        frame = digests.frame_of(iterator)
+        if package_of(type(iterator)) in SKIPPED or (frame is not None and _is_own(frame.f_code)):
             return
         try:
             digest = digests.digest_position(iterator)
@@ -237,7 +240,7 @@ def _function_of(value: Any) -> str | None:
     """Which function or class it is; the same for each function that one `lambda` makes. None for anything else."""
     if is_cache(value):
         value = value.__wrapped__
-    elif hasattr(type(value), "python_function"):  # of a tf.function
+    elif is_traced(value):
         value = value.python_function
     function = value.func if isinstance(value, functools.partial) else value
     function = function.__func__ if isinstance(function, types.MethodType) else function
@@ -247,9 +250,6 @@ def _function_of(value: Any) -> str | None:
     if isinstance(function, types.BuiltinFunctionType | type):
         return f"{function.__module__}.{function.__qualname__}"
     return repr(function) if isinstance(function, np.ufunc) else None
-
-
-_CODES = ("gi_code", "cr_code", "ag_code")
 
 
 def _beside_content(path: str, value: Any) -> Iterator[Part]:

@@ -25,6 +25,7 @@ from worker.checks.watch.script_objects import (
     is_scripts,
     is_scripts_class,
     is_searched,
+    is_traced,
     names_in_code,
     names_in_framework,
     package_of,
@@ -72,7 +73,7 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         yield from _parts_of_function(path, value, codes)
     elif is_cache(value):
         yield path, value.__wrapped__, None, None
-    elif hasattr(type(value), "python_function"):  # of a tf.function
+    elif is_traced(value):
         yield path, value.python_function, None, None
     elif isinstance(value, types.ModuleType):
         is_made = value.__name__ not in sys.modules  # by the script, as types.ModuleType("settings")
@@ -139,9 +140,9 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         yield path, content, None, None
     if isinstance(value, np.random.SeedSequence):
         yield f"{path}.n_children_spawned", value.n_children_spawned, id(value), None
-    if isinstance(drawn := held_attributes(value).get("num_generated"), int):  # of PyTorch's and SciPy's sequences
-        yield f"{path}.num_generated", drawn, id(value), "num_generated"
     packages = {package_of(base) for base in kind.__mro__}
+    if packages & {"torch", "scipy"} and isinstance(drawn := held_attributes(value).get("num_generated"), int):
+        yield f"{path}.num_generated", drawn, id(value), "num_generated"  # of a Sobol sequence
     if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
         return
     of_package = is_installed(cast("Any", kind))
@@ -184,11 +185,16 @@ def _defaults_of(path: str, value: Any) -> Iterator[Part]:
                     yield f"{path}.{name}", default, id(value), Default(name)
 
 
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+
+
 def _functions_given_to(path: str, attributes: Mapping[str, Any]) -> Iterator[Part]:
     """The functions that a script has given to an object of a framework, such as hooks, a layer's or a rate's."""
     for name, attribute in attributes.items():
-        if isinstance(attribute, types.FunctionType | types.MethodType | functools.partial):
-            yield f"{path}.{name}", attribute, None, None
+        if isinstance(attribute, _FUNCTIONS):
+            code = getattr(attribute.func if isinstance(attribute, functools.partial) else attribute, "__code__", None)
+            if code is not None and not is_installed_file(code.co_filename):
+                yield f"{path}.{name}", attribute, None, None
         elif name.endswith("_hooks") and isinstance(attribute, Mapping):
             yield from ((f"{path}.{name}", hook, None, None) for hook in list(attribute.values()))
 
@@ -197,7 +203,7 @@ def _traced_methods(path: str, value: Any) -> Iterator[Part]:
     """An object's methods that are `tf.function`, of which each object has its own."""
     for owner in type(value).__mro__:
         for name, member in list(vars(owner).items()) if is_scripts_class(owner) else ():
-            if hasattr(type(member), "python_function"):
+            if is_traced(member):
                 yield f"{path}.{name}", getattr(value, name), None, None
 
 
@@ -241,8 +247,9 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
         )
         for kind_of_variables in ("_trainable_variables", "_non_trainable_variables"):
             for variable in list(held_attributes(value).get(kind_of_variables) or ()):
-                known = names_in_framework(cast("Any", type(variable)))
-                added = {name: part for name, part in held_attributes(variable).items() if name not in known}
-                yield from _attributes_of(f"{path}.{getattr(variable, 'name', 'variable')}", variable, added)
+                held = held_attributes(variable)
+                if added := held.keys() - names_in_framework(cast("Any", type(variable))):
+                    its_path = f"{path}.{getattr(variable, 'name', 'variable')}"
+                    yield from _attributes_of(its_path, variable, {name: held[name] for name in sorted(added)})
         for layer in list(held_attributes(value).get("_layers") or ()):
             yield f"{path}.{getattr(layer, 'name', 'layer')}", layer, None, None

@@ -59,6 +59,11 @@ def function_of(member: Any) -> types.FunctionType | None:
     return function if isinstance(function, types.FunctionType) else None
 
 
+def is_traced(value: Any) -> bool:
+    """Whether it is a `tf.function`, whose `python_function` is the script's."""
+    return hasattr(type(value), "python_function")
+
+
 def names_in_code(code: types.CodeType) -> set[str]:
     names = {*code.co_names, *(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())}
     for const in code.co_consts:

@@ -168,7 +168,7 @@ class StepWatch:
             is_first=is_other_epoch,
         )
         findings += self._changed_ahead(search, kept, lost, until)
-        findings += self._frozen(search, until)
+        findings += self._frozen(search, kept, until)
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(search, kept, frames)
         self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
@@ -328,10 +328,10 @@ class StepWatch:
             values.append(CarriedValue(reached.path, f"{reached.path} ({place})", False, "ahead"))
         return findings_of(values)
 
-    def _frozen(self, search: Search, until: float) -> list[Finding]:
+    def _frozen(self, search: Search, kept: Kept, until: float) -> list[Finding]:
         """What functions have as constants since they were traced, and has changed."""
         values = []
-        for frozen in self._traced_constants.changed(search.traced, until):
+        for frozen in self._traced_constants.changed(search, kept, until):
             if not (self._named.has_around(frozen.path) or self._named.is_exempt(frozen.path)):
                 self._named.add(frozen.path)
                 text = f"{frozen.path} (a constant in {frozen.function} since that was traced)"

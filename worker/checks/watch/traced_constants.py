@@ -13,9 +13,9 @@ from typing import Any
 
 from worker.checks.reachability import closure_of
 from worker.checks.watch.digests import PLAIN, digest_plain
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.reached_values import Search
-from worker.checks.watch.script_objects import names_in_code
+from worker.checks.watch.script_objects import is_traced, names_in_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,49 +26,50 @@ class Frozen:
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Traced:
-    """What a function reads, by name, when it has been traced `count` times."""
-
-    count: int
-    digests: Mapping[str, int]
-
-
 class TracedConstants:
     """Compares from look to look."""
 
     def __init__(self, state: Callable[[], Mapping[str, Any]]) -> None:
         """`state`: the values of `run.state`."""
         self._state = state
-        self._before: dict[str, _Traced] = {}
+        self._before: dict[str, int] = {}  # digests by name
+        self._times_traced: dict[str, tuple[int, int]] = {}  # by name, with the id of the function
 
-    def changed(self, functions: Mapping[str, Any], until: float) -> Iterator[Frozen]:
-        """What differs from the last look. `functions`: those of TensorFlow that the loop reaches, by name. `until`: as
-        of Search."""
-        for path, function in functions.items():
-            if not (count := _times_traced(function)):
-                continue  # it runs eagerly, or inside another one
-            now = _Traced(count, self._read_by(path, function, until))
-            before = self._before.get(path)
-            self._before[path] = now
-            if before is not None and before.count == count:
-                for name, digest in now.digests.items():
-                    if before.digests.get(name, digest) != digest:
-                        yield Frozen(name, path)
-
-    def _read_by(self, path: str, function: Any, until: float) -> dict[str, int]:
-        roots = _roots_of(path, function)
-        search = Search(Kept(), until).run(roots)
-        names = _names_read(getattr(roots[0][1], "__code__", None), search.codes)
-        read = {
-            name: reached.digest
-            for name, reached in search.values.items()
-            if reached.kind == "setting" or (reached.kind == "value" and reached.binding in names)
+    def changed(self, search: Search, kept: Kept, until: float) -> Iterator[Frozen]:
+        """What differs from the last look. `search`, with `kept`: what the loop reaches now; `until`: as of another."""
+        state = {
+            f"run.state[{name!r}]": Reached(name, "state", digest_plain(value), 0, binding=name)
+            for name, value in self._state().items()
+            if isinstance(value, PLAIN)
         }
-        if "state" in names:
-            entries = ((name, value) for name, value in self._state().items() if name in names)
-            read |= {f"run.state[{name!r}]": digest_plain(value) for name, value in entries if isinstance(value, PLAIN)}
-        return read
+        now = {
+            path: reached
+            for path, reached in (search.values | search.kept | state).items()
+            if reached.kind in ("value", "setting", "state")
+        }
+        before, self._before = self._before, {path: reached.digest for path, reached in now.items()}
+        other = {path: reached for path, reached in now.items() if before.get(path, reached.digest) != reached.digest}
+        for function, traced in search.traced.items():
+            now_traced = id(traced), _times_traced(traced)
+            known, self._times_traced[function] = self._times_traced.get(function), now_traced
+            if other and now_traced[1] and known == now_traced:  # with 0, it runs eagerly, or inside another one
+                yield from (Frozen(path, function) for path in _read_by(function, traced, other, search, kept, until))
+
+
+def _read_by(
+    path: str, function: Any, values: Mapping[str, Reached], search: Search, kept: Kept, until: float
+) -> list[str]:
+    """Which of some values a function reads."""
+    roots = _roots_of(path, function)
+    names = _names_read(getattr(roots[0][1], "__code__", None), search.codes)
+    read = {path: value for path, value in values.items() if value.kind == "setting" or value.binding in names}
+    of_state = [path for path, value in read.items() if value.kind == "state" and "state" in names]
+    others = {path: value for path, value in read.items() if value.kind != "state"}
+    if not others:
+        return of_state
+    own = Search(Kept(kept.identities), until).run(roots)  # another object may have an attribute of that name
+    reached = {(value.owner, value.binding) for value in own.values.values()}
+    return of_state + [path for path, value in others.items() if (value.owner, value.binding) in reached]
 
 
 _CALLED = frozenset({"__call__", "call", "forward"})
@@ -79,7 +80,7 @@ def _roots_of(path: str, function: Any) -> list[tuple[str, Any]]:
     """What a function may read: for the method of an object, its object too, which TensorFlow holds weakly."""
     inner = function.python_function
     held = [value for _, value in closure_of(inner)] if isinstance(inner, types.FunctionType) else []
-    of_class = [value.python_function for value in held if hasattr(type(value), "python_function")]
+    of_class = [value.python_function for value in held if is_traced(value)]
     objects = [value() for value in held if isinstance(value, weakref.ref)]
     target = next((value for value in objects if not isinstance(value, types.FunctionType | type(None))), None)
     if target is None or not of_class:
