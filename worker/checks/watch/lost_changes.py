@@ -11,6 +11,9 @@ from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.replaced_objects import Placed
 
+_DATA = ("value", "array", "container", "mapping")
+"""The kinds of what can't be called."""
+
 
 class LostChanges:
     """Judges the changes of one look."""
@@ -61,7 +64,8 @@ class LostChanges:
             return False
         # each step assigns it before it reads it, as far as the watched step has shown
         if self._order is not None and self._order.has_seen(now.binding):
-            return not self._order.made_anew(now.binding, now.owner, self._readers.kind_at(now.owner))
+            owner = self._readers.kind_at(now.owner)
+            return not self._order.made_anew(now.binding, now.owner, owner, is_data=now.kind in _DATA)
         return now.binding not in self._set_in_step
 
     def is_set_in_heads(self, reached: Reached) -> bool:
@@ -71,10 +75,10 @@ class LostChanges:
     def is_unread(self, now: Reached) -> bool:
         """Whether it is a result that nothing reads before it is set again, neither in the watched step nor in any
         code of the script."""
-        if now.binding is None or now.kind not in ("value", "array", "container", "mapping"):
+        if now.binding is None or now.kind not in _DATA:
             return False
         kind = self._readers.kind_at(now.owner)
-        is_read = self._order is None or self._order.read_first(now.binding, now.owner, kind)
+        is_read = self._order is None or self._order.read_first(now.binding, now.owner, kind, is_data=True)
         return not (is_read or self._readers.may_read(now.binding, now.owner))
 
     def is_place_lost(

@@ -104,8 +104,8 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
         return
     codes.add(function.__code__)
     yield from ((name, value, None, name) for name, value in closure_of(function))
-    yield from ((path, default, None, None) for default in function.__defaults__ or ())
-    yield from ((path, default, None, None) for default in (function.__kwdefaults__ or {}).values())
+    for name, default in _arguments_of(function):  # not at the function's own path, which says which one it is
+        yield f"{path}.{name}", default, None, None
     for name, value in _globals_by_any_name(function):
         # to which function a name is bound is compared as an attribute of its module is
         yield name, value, id(function.__globals__) if function_of(value) is not None else None, name
@@ -114,6 +114,14 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     )
     if vars(function):
         yield from _attributes_of(path, function, vars(function))
+
+
+def _arguments_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The defaults of a function's parameters, which a function that is made anew may have changed."""
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def _globals_by_any_name(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -136,4 +136,4 @@ def environment_of(codes: Iterable[types.CodeType]) -> dict[str, str]:
         names_there = names_in_code(code)
         if not names_there.isdisjoint(("environ", "getenv", "putenv")):
             names |= names_there
-    return {name: value for name, value in os.environ.items() if name in names}
+    return {name: value for name in sorted(names) if (value := os.environ.get(name)) is not None}

@@ -82,6 +82,22 @@ def method_of_a_class(run: Run) -> None:
         run.step_done()
 
 
+class Rated:
+    """Has a function that steps replace by another one of the same `lambda`."""
+
+    def __init__(self) -> None:
+        self.rate: Callable[[], float] = lambda: 1.0
+
+
+def function_with_another_default(run: Run) -> None:
+    model = Rated()
+    for step in range(5):
+        if step % 2 == 0:
+            larger = model.rate() + 1
+            model.rate = lambda rate=larger: rate
+        run.step_done(loss=model.rate())
+
+
 def plain_loss() -> int:
     return 1
 
@@ -164,6 +180,7 @@ def result_ahead_of_its_step(run: Run) -> None:
         (private_slot, {"private._Private__count"}),
         (class_of_an_object, {"policy.__class__"}),
         (method_of_a_class, {"Agent.act"}),
+        (function_with_another_default, {"model.rate.rate"}),
         (function_that_another_one_calls, {"loss"}),
         (numbers_of_new_words, {"numbers"}),
         (queue_of_asyncio, {"waiting"}),

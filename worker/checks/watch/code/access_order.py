@@ -9,7 +9,7 @@ always assigns it, is made anew. Python traces only those functions; frameworks 
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,13 +26,14 @@ _Trace = Callable[[types.FrameType, str, Any], Any]
 @dataclass(frozen=True, slots=True)
 class _First:
     """The first access. `number`: whether it came behind a step, and how many came before it. `owner`: the kind of what
-    has the attribute, if it is known: `kind_of` it."""
+    has the attribute, if it is known: `kind_of` it. `is_called`: at once, so that it was no data."""
 
     number: tuple[bool, int]
     kind: str
     owner: Any
     code: types.CodeType
     offset: int
+    is_called: bool
 
 
 class AccessOrder:
@@ -42,7 +43,8 @@ class AccessOrder:
         """`names`: attributes and names of modules. `unwatched`: beginnings of paths of code that isn't looked at."""
         self._names = frozenset(names)
         self._unwatched = unwatched
-        self._first: dict[tuple[str, bool, int | None], _First] = {}  # by name, kind of name, and id of what has it
+        # by name, kind of name, id of what has it, and whether what has no name is only called
+        self._first: dict[tuple[str, bool, int | None, bool], _First] = {}
         self._in_code: dict[types.CodeType, Mapping[int, NameAccess]] = {}
         self._events = 0
         self._before: _Trace | None = None
@@ -86,53 +88,52 @@ class AccessOrder:
             frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, opcodes, lines
         self._frames.clear()
 
-    def made_anew(self, name: str, owner: int | None = None, kind: Any = None) -> bool | None:
+    def made_anew(self, name: str, owner: int | None = None, kind: Any = None, *, is_data: bool = False) -> bool | None:
         """Whether each step assigns this attribute, or this name of a module, before it reads it; None if the watched
         step did neither. `owner`: the id of the object that has the attribute: another one may have an attribute of
         that name. `kind`: `kind_of` that object, if it is known: what a step does with an object that it makes, and
-        that was another one in the watched step, others of its kind show."""
-        orders = self._orders(name, owner, kind)
+        that was another one in the watched step, others of its kind show. `is_data`: it can't be called, so that the
+        `norm` of `gradient().norm()` is another one."""
+        orders = self._orders(name, owner, kind, is_data=is_data)
         if not orders:
             return None
-        return all(first.kind == "store" and self._always_assigns(name, first) for first in orders)
+        return all(first.kind == "store" and self._always_assigns(name, first, is_data=is_data) for first in orders)
 
     def has_seen(self, name: str) -> bool:
         """Whether the watched step used an attribute, of any object, or a name of a module of this name."""
-        return any(known == name for known, _, _ in self._first)
+        return any(known == name for known, *_ in self._first)
 
-    def read_first(self, name: str, owner: int | None = None, kind: Any = None) -> bool:
-        """Whether the watched step read it before it assigned it."""
-        return any(first.kind == "load" for first in self._orders(name, owner, kind))
+    def read_first(self, name: str, owner: int | None = None, kind: Any = None, *, is_data: bool = False) -> bool:
+        """Whether the watched step read it before it assigned it. The arguments: as of `made_anew`."""
+        return any(first.kind == "load" for first in self._orders(name, owner, kind, is_data=is_data))
 
-    def _orders(self, name: str, owner: int | None, kind: Any) -> list[_First]:
-        of_attribute = self._first_of(name, owner, kind, is_attribute=True)
-        of_module = None if isinstance(kind, type) else self._first_of(name, None, None, is_attribute=False)
-        return [first for first in (of_attribute, of_module) if first]
-
-    def _first_of(self, name: str, owner: int | None, kind: Any, *, is_attribute: bool) -> "_First | None":
-        firsts = {key[2]: first for key, first in self._first.items() if key[:2] == (name, is_attribute)}
-        is_known = owner is not None and owner in firsts
-        some = [  # what has no name may be any object
-            first
-            for known, first in firsts.items()
-            if known is None or (known == owner if is_known else are_related(first.owner, kind))
+    def _orders(self, name: str, owner: int | None, kind: Any, *, is_data: bool) -> list[_First]:
+        firsts = [
+            (key, first) for key, first in self._first.items() if key[0] == name and not (is_data and first.is_called)
         ]
-        return min(some, key=lambda first: first.number, default=None)
+        of_attribute = _first_of([(key[2], first) for key, first in firsts if key[1]], owner, kind)
+        of_module = _first_of([(key[2], first) for key, first in firsts if not key[1]], None, None)
+        return [first for first in (of_attribute, None if isinstance(kind, type) else of_module) if first]
 
-    def _always_assigns(self, name: str, first: "_First") -> bool:
+    def _always_assigns(self, name: str, first: _First, *, is_data: bool) -> bool:
         flow = flow_of(first.code)
         access = accesses_by_offset(first.code)[first.offset]
         boundary = self._boundaries.get(first.code)
         start = None if boundary is None else flow.control.index_at(boundary)
-        return flow.assigns_first(name, is_attribute=access.is_attribute, start=start, of=access.holder)
+        return flow.assigns_first(
+            name, is_attribute=access.is_attribute, start=start, of=access.holder, is_data=is_data
+        )
 
     def _note(self, frame: types.FrameType, access: NameAccess) -> None:
         owner = UNKNOWN if access.holder is None else named_in(frame, access.holder)
-        key = access.name, access.is_attribute, None if owner is UNKNOWN else id(owner)
+        is_unknown = owner is UNKNOWN
+        key = access.name, access.is_attribute, None if is_unknown else id(owner), is_unknown and access.is_called
         known = self._first.get(key)
         if known is None or known.number[0] > self._is_behind:
             number = self._is_behind, self._events
-            self._first[key] = _First(number, access.kind, kind_of(owner), frame.f_code, frame.f_lasti)
+            self._first[key] = _First(
+                number, access.kind, kind_of(owner), frame.f_code, frame.f_lasti, access.is_called
+            )
 
     def _accesses(self, code: types.CodeType) -> Mapping[int, NameAccess]:
         accesses = self._in_code.get(code)
@@ -170,6 +171,17 @@ class AccessOrder:
             return on_event
 
         return on_event
+
+
+def _first_of(firsts: Sequence[tuple[int | None, _First]], owner: int | None, kind: Any) -> _First | None:
+    """The first of some accesses, each with the id of what has the name, that may be of one object."""
+    is_known = owner is not None and any(known == owner for known, _ in firsts)
+    some = [  # what has no name may be any object
+        first
+        for known, first in firsts
+        if known is None or (known == owner if is_known else are_related(first.owner, kind))
+    ]
+    return min(some, key=lambda first: first.number, default=None)
 
 
 def named_in(frame: types.FrameType, names: tuple[str, ...]) -> Any:

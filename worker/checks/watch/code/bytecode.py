@@ -145,12 +145,19 @@ class Flow:
         return frozenset(str(code.argval) for code in self.control.instructions if code.opname in ATTRIBUTE_STORES)
 
     def assigns_first(
-        self, name: str, *, is_attribute: bool, start: int | None = None, of: tuple[str, ...] | None = None
+        self,
+        name: str,
+        *,
+        is_attribute: bool,
+        start: int | None = None,
+        of: tuple[str, ...] | None = None,
+        is_data: bool = False,
     ) -> bool:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and
         back to it; where it takes a `for` loop's next item, every pass. `of`: the attribute's holder, as in
-        `NameAccess`: what has another name there is another object."""
+        `NameAccess`: what has another name there is another object. `is_data`: what is called there is another one,
+        too."""
         if is_attribute and name in self.code.co_consts and not _READS_BY_NAME.isdisjoint(self.code.co_names):
             return False  # as in getattr(self, "count", 0)
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
@@ -158,8 +165,9 @@ class Flow:
         known = accesses_by_offset(self.code) if of is not None else {}
         for number, instruction in enumerate(self.control.instructions):
             is_end = number == start or (start is None and instruction.opname in (*ENDS, "YIELD_VALUE"))
-            holder = access.holder if (access := known.get(instruction.offset)) is not None else None
-            is_one = instruction.argval == name and (of is None or holder in (None, of))
+            access = known.get(instruction.offset)
+            is_other = access is not None and (access.holder not in (None, of) or (is_data and access.is_called))
+            is_one = instruction.argval == name and not is_other
             if is_one and instruction.opname in stores:
                 accesses.append((("store", name),))
             elif is_end or (is_one and instruction.opname in loads):

@@ -82,8 +82,10 @@ def _constant_entry(instructions: list[dis.Instruction], number: int) -> Access 
 
 
 def is_method(instruction: dis.Instruction) -> bool:
-    """Whether an attribute is looked up to be called, as Python 3.12 and later write it."""
-    return instruction.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
+    """Whether an attribute is looked up to be called."""
+    if instruction.opname == "LOAD_ATTR":
+        return sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
+    return instruction.opname == "LOAD_METHOD"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -130,12 +132,13 @@ def measured_names(code: types.CodeType) -> frozenset[str]:
 class NameAccess:
     """What an instruction does with an attribute or a name of the module. `kind`: `load` or `store`. `holder`: what has
     the attribute, as a variable and the attributes that lead from there, `self` and `trainer` in `self.trainer.loss`;
-    None for what has no such name, as the result of a call."""
+    None for what has no such name, as the result of a call. `is_called`: at once."""
 
     kind: str
     name: str
     is_attribute: bool
     holder: tuple[str, ...] | None = None
+    is_called: bool = False
 
 
 @functools.lru_cache(maxsize=1024)
@@ -149,7 +152,8 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, NameAccess]:
             if before != "SWAP":
                 accesses[instruction.offset] = NameAccess("store", name, True, _holder(instructions, number))
         elif instruction.opname in ATTRIBUTE_LOADS:
-            accesses[instruction.offset] = NameAccess("load", name, True, _holder(instructions, number))
+            holder, is_called = _holder(instructions, number), is_method(instruction)
+            accesses[instruction.offset] = NameAccess("load", name, True, holder, is_called)
         elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
             kind = "store" if instruction.opname.startswith("STORE") else "load"
             accesses[instruction.offset] = NameAccess(kind, name, False)

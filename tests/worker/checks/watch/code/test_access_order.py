@@ -61,7 +61,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.shown, self.too, self.decayed, self.rate = Shown(), ShownToo(), Decayed(), Shown()
-        self.step, self.called = 0, 0.0
+        self.step, self.called, self.norm = 0, 0.0, 0.0
 
 
 def changed_in_an_object_of_another_class(run: Run, parts: Parts) -> None:
@@ -105,6 +105,20 @@ def called_like_a_name_of_the_module(run: Run, parts: Parts) -> None:
             run.step_done(loss=parts.called)
 
 
+class Gradient:
+    """Has a method that is called like what a step computes."""
+
+    def norm(self) -> float:
+        return 2.0
+
+
+def called_like_a_method_of_what_has_no_name(run: Run, parts: Parts) -> None:
+    for _epoch in run.epochs(3):
+        for batch in DATA:
+            parts.norm = Gradient().norm() * batch
+            run.step_done(loss=parts.norm)
+
+
 def called(batch: float) -> float:
     return batch * 2
 
@@ -113,6 +127,7 @@ def called(batch: float) -> float:
     ("loop", "named"),
     [
         (called_like_a_name_of_the_module, set()),
+        (called_like_a_method_of_what_has_no_name, set()),
         (assigned_from_the_same_name_of_the_run, set()),
         (changed_in_an_object_of_another_class, {"parts.decayed.value"}),
         (changed_in_another_object_of_the_class, {"parts.rate.value"}),
