@@ -16,6 +16,7 @@ import re
 import sys
 import textwrap
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,13 +223,34 @@ def generate(seed: int, flavour: Flavour = NUMPY) -> Script:
         parts["step"].append(chance.choice(flavour.uses).replace("READ", read))
         names.append(f"made of {made} in the head" if where == "head" else f"made of {made} {where}")
     chance.shuffle(parts["step"])
-    body = "\n".join([*before_loops, *_loop(chance, parts, flavour)])
-    kept = "{" + ", ".join(f"{name!r}: {initial}" for name, initial in state.items()) + "}"
+    if chance.random() < 0.2 and len(parts["step"]) > 1:  # the code behind a step belongs to it
+        parts["behind"] = [parts["step"].pop(0)]
     made = "\n".join(declared) + "\n"
     if shape == "function" and "global " in made:
         shape = "module"
-    loop = f"with {flavour.run.replace('STATE', kept)} as run:\n{textwrap.indent(body, '    ')}\n{flavour.shows}\n"
-    return Script(flavour.begin.replace("BATCHES", str(BATCHES)) + _SHAPES[shape](made, loop), tuple(names))
+    return Script(_text(flavour, _SHAPES[shape], made, [*before_loops, *_loop(parts, flavour)], state), tuple(names))
+
+
+def carrying(kinds: Sequence[Kind], flavour: Flavour) -> Script:
+    """A script whose module carries a value of each kind, which each step changes and then trains with."""
+    made, step = "", []
+    for number, kind in enumerate(kinds):
+        name = f"carried_{number}"
+        made += kind.declared.replace("NAME", name) + "\n"
+        for code in (kind.changed.replace("SEEN", SEEN), flavour.uses[0].replace("READ", kind.read)):
+            step.append(_named(code, name, name))
+    loop = _loop({"step": step}, flavour)
+    return Script(_text(flavour, _as_module, made, loop, {}), tuple(kind.name for kind in kinds))
+
+
+def _text(
+    flavour: Flavour, shape: Callable[[str, str], str], made: str, lines: Sequence[str], state: Mapping[str, str]
+) -> str:
+    """`lines`: those of the run. `state`: the initial values of what it keeps."""
+    kept = "{" + ", ".join(f"{name!r}: {initial}" for name, initial in state.items()) + "}"
+    body = textwrap.indent("\n".join(lines), "    ")
+    loop = f"with {flavour.run.replace('STATE', kept)} as run:\n{body}\n{flavour.shows}\n"
+    return flavour.begin.replace("BATCHES", str(BATCHES)) + shape(made, loop)
 
 
 def _some_kinds(chance: random.Random, flavour: Flavour) -> tuple[Kind, ...]:
@@ -260,15 +282,14 @@ def _as_method(made: str, loop: str) -> str:
 _SHAPES = {"module": _as_module, "function": _as_function, "method": _as_method}
 
 
-def _loop(chance: random.Random, parts: dict[str, list[str]], flavour: Flavour) -> list[str]:
-    step = [*parts["step"], *flavour.trains]
-    if chance.random() < 0.2 and len(parts["step"]) > 1:  # the code behind a step belongs to it
-        step = [*step[1:], step[0]]
+def _loop(parts: Mapping[str, Sequence[str]], flavour: Flavour) -> list[str]:
+    """`parts`: what stands in the head of an epoch, in a step, behind it and in the tail."""
     lines = [f"for epoch in run.epochs({EPOCHS}):"]
-    lines += [textwrap.indent(part, "    ") for part in parts["head"]]
+    lines += [textwrap.indent(part, "    ") for part in parts.get("head", ())]
     lines += [f"    for i in run.range({BATCHES}):"]
+    step = [*parts["step"], *flavour.trains, *parts.get("behind", ())]
     lines += [textwrap.indent(part, "        ") for part in step]
-    lines += [textwrap.indent(part, "    ") for part in parts["tail"]]
+    lines += [textwrap.indent(part, "    ") for part in parts.get("tail", ())]
     return lines
 
 

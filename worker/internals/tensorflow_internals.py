@@ -39,6 +39,7 @@ _trackable = require(
     "Trackable._gather_saveables_for_checkpoint",
 )
 _values = require("tensorflow.python.distribute.values", "MirroredVariable")
+_arrays = require("tensorflow.python.ops.tensor_array_ops", "TensorArray", "_EagerTensorArray")
 _saveables = require("tensorflow.python.training.saving.saveable_object_util", "SaveableCompatibilityConverter.obj")
 _saver = require(
     "tensorflow.python.checkpoint.checkpoint", "TrackableSaver._gather_serialized_tensors", "Checkpoint.write"
@@ -216,6 +217,13 @@ def inputs_of(dataset: tf.data.Dataset) -> list[Any]:
 def functions_in(dataset: tf.data.Dataset) -> list[Any]:
     """The Python functions of one dataset, without those of the datasets that it reads."""
     return [part._func for part in vars(dataset).values() if callable(getattr(part, "_func", None))]
+
+
+def tensors_of_array(array: tf.TensorArray) -> list[Any]:
+    """The tensors that were written to a `tf.TensorArray`; none in a graph. To read them in public may clear them."""
+    implementation = getattr(array, "_implementation", None)
+    held = implementation._tensor_array if isinstance(implementation, _arrays._EagerTensorArray) else []
+    return [tensor for tensor in held if tensor is not None]
 
 
 def tensors_in(dataset: tf.data.Dataset) -> list[Any]:

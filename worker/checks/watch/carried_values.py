@@ -52,9 +52,10 @@ _REMEDIES = {
         "name to leave_out= if that does not matter"
     ),
     "tensors": (
-        "the loop carries {it} from step to step, and run.state takes no sparse or ragged tensors: keep the tensors of "
-        'each in run.state["{name}"], as in [x.indices, x.values, x.dense_shape] or [x.values, x.row_splits], and make '
-        "it of these in each step, or give its name to leave_out= if it may begin anew"
+        "the loop carries {it} from step to step, and run.state takes no sparse or ragged tensors and no TensorArray: "
+        'keep the tensors of each in run.state["{name}"], as in [x.indices, x.values, x.dense_shape], '
+        "[x.values, x.row_splits] or x.stack(), and make it of these in each step, or give its name to leave_out= if "
+        "it may begin anew"
     ),
     "passes": (
         "the loop reads {it} without run.batches, each time in another order, and a restart would begin with the first "

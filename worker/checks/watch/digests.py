@@ -47,10 +47,14 @@ def is_array(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> list[Any] | None:
-    """The tensors of a sparse or ragged one of TensorFlow's; None for anything else."""
-    if not class_module(type(value)).startswith("tensorflow") or not hasattr(type(value), "_type_spec"):
+    """The tensors of a sparse or ragged one of TensorFlow's, or in a TensorArray; None for anything else."""
+    if not class_module(type(value)).startswith("tensorflow"):
         return None
     tensorflow = sys.modules["tensorflow"]
+    if isinstance(value, tensorflow.TensorArray):
+        from worker.internals.tensorflow_internals import tensors_of_array
+
+        return tensors_of_array(value)
     kinds = (tensorflow.RaggedTensor, tensorflow.SparseTensor, tensorflow.IndexedSlices)
     return tensorflow.nest.flatten(value, expand_composites=True) if isinstance(value, kinds) else None
 

@@ -190,6 +190,17 @@ def test_sparse_and_ragged_tensors_that_a_loop_carries_are_named() -> None:
     assert run.named == ["ragged", "sparse", "holder.ragged"]
 
 
+def test_array_of_tensors_that_a_loop_writes_is_named() -> None:
+    losses = tf.TensorArray(tf.float32, size=3, clear_after_read=False)
+    run = Run()
+
+    for epoch in run.epochs(3):
+        losses = losses.write(epoch, float(epoch))
+        run.step_done()
+
+    assert run.named == ["losses"]
+
+
 def test_loss_that_a_later_epoch_takes_from_a_dict_is_named() -> None:
     losses = {"first": tf.keras.losses.MeanSquaredError(), "later": tf.keras.losses.MeanAbsoluteError()}
     loss_of = losses["first"]
