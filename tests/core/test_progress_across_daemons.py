@@ -31,16 +31,23 @@ LEAVING = (State.FLUSHING, State.STOPPING)
 
 class AcrossDaemons(Histories):
     """`worker_home`: where the worker saves; `stored`: what the ledger had when the worker was told to go; `is_done`:
-    whether the worker has said that training is complete, and no other run of its script has begun."""
+    whether the worker has said that training is complete, and no other run of its script has begun; `told_in`: the
+    directory in which each checkpoint was told of last."""
 
     def __init__(self) -> None:
         self.worker_home = HOMES[0]
         self.stored: PersistedFacts | None = None
         self.is_done = False
+        self.told_in: dict[CheckpointName, str] = {}
         super().__init__()
 
     def on_go(self, go: SendGo) -> None:
+        older = self.job.facts.current.older
+        if older is not None and older.because is OlderBecause.DELETED and self.reported is not None:
+            assert self.told_in.get(self.reported, self.home) == self.home, "it is in another directory"
         super().on_go(go)
+        if self.restored is not None:
+            self.told_in[self.restored] = self.home
         self.worker_home, self.is_done = self.home, False
         self.stored = facts_to_persist(self.job.facts, self.now)
 
@@ -48,7 +55,7 @@ class AcrossDaemons(Histories):
         name = CheckpointName(step, self.job.facts.attempt)
         if self.write(name):
             self.post(events.CheckpointCommitted(name.attempt, step, flushes))
-            self.reported = name
+            self.reported, self.told_in[name] = name, self.worker_home
         else:
             self.post(events.CheckpointSaveFailed(name.attempt, "the directory is on another file system", flushes))
 
@@ -198,6 +205,7 @@ class AcrossDaemons(Histories):
         saved = max((name.step for name in here if name.attempt == number), default=None)
         if saved is not None and (self.reported is None or saved >= self.reported.step):
             self.reported = CheckpointName(saved, number)
+            self.told_in[self.reported] = self.worker_home
         self.job.facts.wanted = wanted
         self.post(events.AttemptLost(number, committed_step=saved, host_rebooted=True))
 
@@ -275,6 +283,7 @@ class AcrossDaemons(Histories):
         self.post(events.CheckpointCommitted(number, step, is_repeated=True))
         if self.reported is None or step >= self.reported.step:
             self.reported = CheckpointName(step, number)
+            self.told_in[self.reported] = self.worker_home
 
     @precondition(lambda self: self.trains)
     @rule(saves=st.booleans(), host_leaves=st.booleans(), changes_directory=st.booleans())
@@ -296,7 +305,7 @@ class AcrossDaemons(Histories):
         assert self.job.state is not State.SUCCEEDED or self.is_done
 
 
-AcrossDaemons.TestCase.settings = cases(300, stateful_step_count=60, deadline=None)
+AcrossDaemons.TestCase.settings = cases(120, stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.fuzz

@@ -43,7 +43,7 @@ async def test_what_a_worker_left_in_memory_is_kept_if_nobody_knows_yet_why_it_d
     runner.memory.on_message(MemoryCopies(1, os.getpid(), job.file.descriptor, job.file.size_bytes))
     assert runner.pid is not None
     os.kill(runner.pid, SIGKILL)
-    while runner.current.attempt is not None:
+    while runner.current.attempt is not None:  # noqa: ASYNC110 - a longer pause, and it waits no more
         await asyncio.sleep(0)
     assert runner.pid is not None, "it waits"
 
