@@ -255,3 +255,32 @@ def test_a_renamed_job_waits_for_the_checkpoints_of_its_former_name(tmp_path: Pa
         assert f"cannot train k: step {step} (step-" in reason
         (tmp_path / "away").rename(tmp_path / "data" / "j")
         assert daemon.until_step("k", step + 1)["job"]["older_because"] is None
+
+
+def test_a_job_that_gets_its_former_name_back_misses_what_the_other_name_has_committed(tmp_path: Path) -> None:
+    section, data = job("j", tmp_path / "data", **SLOW), tmp_path / "data" / "j"
+    with Daemon(tmp_path, section) as daemon:
+        stopped_at(daemon, 30)
+        daemon.write(section.replace("[program:j]", "[program:k]\nrestore_from_jobs=j"))
+        daemon.call("update")
+        daemon.until_step("k", 100)
+        daemon.call("stop", name="k")
+        shutil.copytree(data, tmp_path / "copy")
+        daemon.call("start", name="k")
+        daemon.until_step("k", 200)
+        daemon.call("stop", name="k")
+        shutil.rmtree(data)
+        (tmp_path / "copy").rename(data)
+        step = selection.committed_checkpoints(data)[0].step
+
+        daemon.write(section.replace("[program:j]", "[program:j]\nrestore_from_jobs=k"))
+        daemon.call("update")
+        daemon.call("start", name="j")
+
+        begun = daemon.until_step("j", step + 1)["job"]
+        assert begun["older_because"] == "deleted"
+        daemon.die()  # what was lost is said once
+        daemon.start()
+        daemon.call("stop", name="j")
+        daemon.call("start", name="j")
+        assert daemon.until_step("j", step + 1)["job"]["older_because"] is None

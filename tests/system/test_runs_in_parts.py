@@ -74,3 +74,12 @@ def test_a_script_that_swallows_the_exit_of_a_stop_is_not_done(tmp_path: Path, e
             daemon.start()
             assert daemon.until_step("j", 60)["job"]["attempt"] == 2
         assert history(daemon, "j")[0]["cause"] == "stopped"
+
+
+def test_a_second_run_goes_back_after_it_diverged_whatever_the_first_one_failed_of(tmp_path: Path) -> None:
+    keys = "on_nan=rollback"
+    with Daemon(tmp_path, section(tmp_path, keys, STEPS=100, FAILS_AT=15, NAN_AT=60), scripts_have=None) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["attempt"] == 2, "it is started again")
+
+        assert daemon.until_step("j", 80)["job"]["restored"] == "step-0000000050.a1"
+        assert history(daemon, "j")[0]["cause"] == "divergence"

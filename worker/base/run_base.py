@@ -52,7 +52,7 @@ class RunBase(ReplayableLoop):
         """The script enters the run, which is not restored yet."""
         self._loop_checks.enter(sys._getframe(1))
         self._is_open = True
-        self._attempt.leaving = None
+        self._attempt.leaving, self._attempt.failure_sent = None, False
 
     def _begin(self) -> None:
         """The state is restored, and the script's loop follows."""

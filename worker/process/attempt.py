@@ -41,6 +41,7 @@ class Attempt:
     no_copies: bool = False
     """Whether memory ran out when an earlier attempt copied its state there: this one is not to."""
     failure_sent: bool = False
+    """Whether the script's present run, or what follows it, has reported why it fails."""
     leaving: WorkerExit | None = None
     """The code with which this process is to end, also if its script catches the exit."""
     state_home: Path | None = None

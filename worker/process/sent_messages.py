@@ -8,6 +8,7 @@ from dataclasses import replace
 from supervisor.protocol.wire.messages import (
     Committed,
     Done,
+    Failed,
     FromWorker,
     MemoryCopies,
     Phase,
@@ -30,6 +31,7 @@ class SentMessages:
         self._committed: tuple[Committed, float] | None = None  # the newest, and when that was (monotonic)
         self._memory: MemoryCopies | None = None
         self._done: Done | None = None
+        self._failed: Failed | None = None
 
     @property
     def has_restored(self) -> bool:
@@ -40,9 +42,9 @@ class SentMessages:
         """A message is sent."""
         match message:
             case Restoring():
-                self._restoring, self._done = message, None  # another run of the script begins
+                self._restoring, self._done, self._failed = message, None, None  # another run of the script begins
             case Restored():
-                self._restored, self._done = message, None
+                self._restored, self._done, self._failed = message, None, None
             case Committed():
                 earlier = () if self._committed is None else self._committed[0].left_out
                 message = replace(message, left_out=tuple(dict.fromkeys((*earlier, *message.left_out))))
@@ -51,6 +53,8 @@ class SentMessages:
                 self._memory = message
             case Done():
                 self._done = message
+            case Failed():
+                self._failed = message
 
     def repeated(self) -> Iterator[FromWorker]:
         """The messages that a daemon which has just started needs, in their order."""
@@ -66,6 +70,8 @@ class SentMessages:
             yield replace(self.last_progress, data_s=None)
         if self._done is not None:
             yield self._done
+        if self._failed is not None:
+            yield self._failed
 
     def status(self, attempt: int, requests: PendingRequests, has_go: bool) -> WorkerStatus:
         """What this process does now. `has_go`: whether the daemon has selected a checkpoint."""

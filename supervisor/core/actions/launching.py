@@ -189,7 +189,7 @@ def worker_met(facts: ProgramFacts, event: WorkerMet, now: float) -> Effects:
 def restore_begun(facts: ProgramFacts, event: RestoreBegun, now: float) -> Effects:
     """Records that the checkpoint may be to blame for what follows: what is restored, where that is in memory."""
     facts.current.has_spoken = facts.current.restore_begun = True
-    _take_back_completion(facts, now)
+    _take_back_end(facts, now)
     if event.in_memory is not None:
         restores_from_memory(facts, event.in_memory)
     return []
@@ -198,7 +198,7 @@ def restore_begun(facts: ProgramFacts, event: RestoreBegun, now: float) -> Effec
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.has_spoken = facts.current.restore_begun = True
-    _take_back_completion(facts, now)
+    _take_back_end(facts, now)
     facts.current.step = facts.current.start_step = event.step
     account.record_restored(facts)
     if event.in_memory is not None:
@@ -213,12 +213,18 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     return _set_aside_newer(facts)
 
 
-def _take_back_completion(facts: ProgramFacts, now: float) -> None:
+def _take_back_end(facts: ProgramFacts, now: float) -> None:
     """The script has another run, so the end of the one before it was not that of training: it is flushed and
-    supervised again, and its death is none of a job that is done."""
-    if not facts.current.done_reported:
+    supervised again, and its death is none of a job that is done, nor of the failure that the script has caught.
+
+    A worker that tells a daemon all once more tells of its own end after this.
+    """
+    current = facts.current
+    current.reported_error = current.failed_step = current.failed_errno = current.gang_attempt = None
+    current.out_of_memory = current.go_back = False
+    if not current.done_reported:
         return
-    facts.current.done_reported = False
+    current.done_reported = False
     facts.restart_silence(now)
     if facts.state is State.RUNNING:
         facts.deadline_at = running_deadline(facts, now)

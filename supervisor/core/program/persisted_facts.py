@@ -158,6 +158,8 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
     facts.mount, facts.salvaged = stored.mount, stored.salvaged
     facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since
     facts.set_aside = stored.set_aside
+    if _is_carried_out(facts):
+        facts.begin_at = facts.begin_since = facts.set_aside = None
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
     if stored.attempt != facts.attempt:
@@ -177,3 +179,11 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
     if stored.backoff_left_s is not None:
         facts.backoff_until, facts.reason = now + stored.backoff_left_s - ago_s, stored.reason
+
+
+def _is_carried_out(facts: ProgramFacts) -> bool:
+    """Whether the account knows of training that what an operator chose has begun: stored facts may be from before."""
+    newest, since = facts.account.newest, facts.begin_since
+    if newest is None or newest.since is None or since is None:
+        return False
+    return newest.since >= since and not facts.policy.is_gang  # whose ranks have other attempts

@@ -225,8 +225,12 @@ class Programs:
             runner for runner in runners if runner.mirror is not None and moves(runner, configured.get(runner.name))
         ]
         await asyncio.gather(*(retire(runner, "reload", needs_mirror=True) for runner in moving))
+        for runner in runners:
+            runner.release_exit()  # what it left in memory is to be written before this daemon is gone
         await asyncio.gather(*(until_memory_is_written(runner, WRITTEN_WITHIN_S) for runner in runners))
         self._close()
+        for runner in self.runners.values():
+            runner.release_exit()  # of one that died meanwhile
         memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]
         handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories))
         for runner in self.runners.values():

@@ -68,7 +68,7 @@ class Mailbox:
         if self._waiting_exit is not None and isinstance(event, FOR_THE_PROCESS):
             self._behind_exit.append(event)
             return
-        self._release_exit()
+        self.release_exit()
         self._put(event, partial(self._job.handle, event))
 
     def post_exit(
@@ -79,7 +79,7 @@ class Mailbox:
     ) -> None:
         """The process is gone; `gather` gives the exit with what was found of why. `gpu_faults`: of its GPUs, as far as
         known whenever the exit is posted, with the rest or without."""
-        self._release_exit()
+        self.release_exit()
         self._waiting_exit, self._gpu_faults = exited, gpu_faults
         self._tasks.start(self._explain_exit(exited, gather))
 
@@ -92,9 +92,9 @@ class Mailbox:
         finally:
             if self._waiting_exit is exited:  # else it was posted without
                 self._waiting_exit = explained
-                self._release_exit()
+                self.release_exit()
 
-    def _release_exit(self) -> bool:
+    def release_exit(self) -> bool:
         """Posts the exit that waits; False if none does."""
         exited, self._waiting_exit = self._waiting_exit, None
         if exited is None:
@@ -109,7 +109,7 @@ class Mailbox:
 
     def close(self) -> None:
         """Nothing is handled any more."""
-        self._release_exit()
+        self.release_exit()
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -122,7 +122,7 @@ class Mailbox:
             self._timer = self._loop.call_at(now, self._on_timer)
             return
         self._has_read_late = False
-        if not self._release_exit():  # else it came before the deadline, and has set the timer anew
+        if not self.release_exit():  # else it came before the deadline, and has set the timer anew
             self._put(DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
 
     def _put(self, event: Event, decide: Decide) -> None:

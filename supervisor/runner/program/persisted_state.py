@@ -20,7 +20,7 @@ from supervisor.core.series import MetricSeries
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
-from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.checkpoints.account import ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
@@ -75,13 +75,13 @@ class PersistedStateStore(ProgramObserver):
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
         self._recorded = services.ledger.wanted.progress(config.name)  # known without a read, so before any event
-        if not self._recorded.revision:
-            self._recorded = self._inherit_account()
+        self._recorded = self._inherit_account()
         job.facts.account = self._recorded
 
     def _inherit_account(self) -> ProgressAccount:
-        """Of a job that nothing was ever recorded of, as it has another name since: what was reported as committed in
-        its directory by those whose checkpoints it restores. Else it would begin anew where that is not mounted."""
+        """Of a job that has another name since, or its former name again: what was reported as committed in its
+        directory by those whose checkpoints it restores, unless it has recorded something later itself. Else it would
+        begin anew where that is not mounted, or from an old copy."""
         job, wanted = self._config.job, self._services.ledger.wanted
         if job is None or not job.restore_from_jobs:
             return self._recorded
@@ -90,6 +90,8 @@ class PersistedStateStore(ProgramObserver):
         if found is None:
             return self._recorded
         program, newest = found
+        if program == self._config.name or (self._recorded.revision and not _is_later(newest, self._recorded.newest)):
+            return self._recorded
         inherited = self._recorded.changed_to(replace(newest, mirror=None, epoch=None))  # a mirror's run has a name
         wanted.record_progress(self._config.name, inherited)
         log.info("account.inherited", program=self._config.name, of=program, step=newest.step, checkpoint=newest.name)
@@ -217,3 +219,11 @@ class PersistedStateStore(ProgramObserver):
         with contextlib.suppress(LedgerError):
             last = await asyncio.to_thread(self._services.ledger.attempts.next_microbatches, self._config.name)
             self._job.facts.microbatches = min(last, MAX_MICROBATCHES)
+
+
+def _is_later(newest: ReportedCheckpoint, own: ReportedCheckpoint | None) -> bool:
+    """Whether a checkpoint of another name was committed after a job's own newest one, in the same directory, and is
+    ahead of that. If an operator began the job anew since, or from an older one, nobody knows."""
+    if own is None or own.wall_at is None or newest.wall_at is None or own.directory != newest.directory:
+        return False
+    return newest.step > own.step and newest.wall_at > own.wall_at

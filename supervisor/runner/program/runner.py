@@ -138,6 +138,10 @@ class Runner(ProgramView):
         self.records.recall_end(end)
         self.records.training.step = end.to_step
 
+    def release_exit(self) -> None:
+        """Decides about the end of its process, if that waits for what is found of it."""
+        self._mailbox.release_exit()
+
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
         self._mailbox.close()

@@ -40,6 +40,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import AutoRestart, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Phase, Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
@@ -404,6 +405,19 @@ def test_the_end_of_a_run_is_not_that_of_the_next_one_where_the_exit_status_is_n
 
     assert job.handle(WorkerExited(7), 1005.0)[0] == RecordEnd(7, "lost", "exit status unknown")
     assert job.facts.wanted
+
+
+def test_a_failure_that_the_script_has_caught_is_not_the_end_of_its_next_run():
+    job, _ = training()
+    job.handle(FailureReported(7, "the first run's loss is nan", 3, out_of_memory=True, go_back=True), 1003.0)
+    job.handle(TrainingRestored(7, 60), 1004.0)
+    job.handle(CheckpointCommitted(7, 500), 1005.0)
+
+    record, *_ = job.handle(WorkerExited(7, WorkerExit.DIVERGED), 1006.0)
+
+    assert record.cause is Cause.DIVERGENCE
+    assert "first run" not in record.text
+    assert job.facts.restore_below_step is None
 
 
 def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():

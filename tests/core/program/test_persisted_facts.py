@@ -19,9 +19,9 @@ from supervisor.core.program.effects import (
     Spawn,
 )
 from supervisor.core.program.facts import AttemptFacts, OnOom, Policy, ProgramFacts, State
-from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
 from supervisor.host.ledger.job_states import decode_facts
-from supervisor.protocol.checkpoints.account import Older
+from supervisor.protocol.checkpoints.account import Older, ProgressAccount, ReportedCheckpoint
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import cases
@@ -316,3 +316,14 @@ def part_of(job: Job, kind: type) -> object:
     facts = job.facts
     parts = (facts, facts.current, facts.failures, facts.hang_detector, facts.suspects)
     return next(part for part in parts if type(part) is kind)
+
+
+def test_an_order_is_not_carried_out_again_if_the_account_knows_what_it_has_begun():
+    """The ledger may be behind, and the job have another checkpoint_dir since."""
+    job = Job(Policy("j", is_job=True, checkpoint_dir="/data/b"))
+    job.skip_attempts(4)
+    job.facts.account = ProgressAccount(ReportedCheckpoint(5, "step-0000000005.a4", "/data/a", attempt=4, since=4), 1)
+
+    job.recall_persisted(PersistedFacts(attempt=4, begin_at=0, begin_since=4, set_aside=0), 0.0, 0.0)
+
+    assert (job.facts.begin_at, job.facts.begin_since, job.facts.set_aside) == (None, None, None)

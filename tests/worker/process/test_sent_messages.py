@@ -1,6 +1,6 @@
 """What a daemon that starts later is told."""
 
-from supervisor.protocol.wire.messages import Committed, Done, Phase, Restored, Restoring
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Phase, Restored, Restoring
 from worker.process.requests import PendingRequests
 from worker.process.sent_messages import SentMessages
 
@@ -31,9 +31,11 @@ def test_the_end_of_a_run_is_not_repeated_once_the_next_one_has_begun():
     sent = SentMessages()
     sent.record(Restored(1, 0, None, 0.0))
     sent.record(Done(1, 20))
+    sent.record(Failed(1, 20, "words"))
     assert sent.status(1, PendingRequests(), has_go=True).phase is Phase.DONE
+    assert [type(message) for message in sent.repeated()] == [Restored, Done, Failed]
 
     sent.record(Restoring(1, "step-0000000020.a1"))
 
-    assert not [message for message in sent.repeated() if isinstance(message, Done)]
+    assert not [message for message in sent.repeated() if isinstance(message, Done | Failed)]
     assert sent.status(1, PendingRequests(), has_go=True).phase is Phase.TRAINING
