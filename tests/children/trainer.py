@@ -1,7 +1,8 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), SAID_S (how long it says that one took), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
+FLUSH_S (how long a save takes), SAID_S (how long it says that one took),
+LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
 "exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
 "save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never
 ends, beside steps that do; "no-export": an export is never answered; "dies-from-20": at the first step after the

@@ -122,13 +122,14 @@ def test_volume_that_is_mounted_over_a_run_that_began_below_it_is_what_training_
     before = {str(name) for name in selection.committed_checkpoints(disk / "j")}
     umount(disk)
     lose_state(tmp_path)
-    waits = f"        while run.step == 7 and not os.path.exists({str(tmp_path / 'mounted')!r}):\n            time.sleep(0.01)\n"
+    mounted = tmp_path / "mounted"
+    waits = f"        while run.step == 7 and not os.path.exists({str(mounted)!r}):\n            time.sleep(0.01)\n"
     text = f"import os\n{FILES_JOB}".replace("        run.step_done", f"{waits}        run.step_done")
 
     with Daemon(tmp_path, section(tmp_path, disk, "checkpoint_keep=100", script_text=text)) as daemon:
         daemon.until(lambda: daemon.status("j")["job"]["newest"], "it saves below the mount point")
         mount_again(disk)
-        (tmp_path / "mounted").touch()
+        mounted.touch()
         daemon.until_step("j", newest + 1)
 
         status = daemon.status("j")
