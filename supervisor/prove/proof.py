@@ -45,7 +45,9 @@ RESTART_S = (
 SLACK_S = 300.0
 MAX_DIFFERENCES = 50
 STEPS_NEEDED = 3
-OUTSIDE_TRIES = 3  # to kill a program from outside while it trains, which on a busy machine may come too late
+OUTSIDE_TRIES = 3  # to kill a program from outside behind a checkpoint, which on a busy machine may come too late
+SHORT_S = 30.0  # a run from outside that took no longer costs little to try again
+SHORT_TRIES = 12  # where such a run was over before anything was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,15 @@ class Proof:
         return self._different(report, undisturbed, killed.record, differences)
 
     def _run_killed(self, worker_plan: WorkerPlan, interval: int, undisturbed: _Run) -> _Run:
-        """The killed run: from outside once more where it was over before anything was killed."""
-        for _ in range(OUTSIDE_TRIES - 1 if undisturbed.is_outside else 0):
+        """The killed run: from outside again where it was over before anything was killed."""
+        tries = 0
+        while True:
             killed = self._run(KILLED, worker_plan, interval, undisturbed)
-            if _resumed(_kills(worker_plan.kills, killed.record)):
+            tries += 1
+            kills = _kills(worker_plan.kills, killed.record)
+            most = OUTSIDE_TRIES if kills or killed.took_s > SHORT_S else SHORT_TRIES
+            if _resumed(kills) or not undisturbed.is_outside or tries >= most:
                 return killed
-        return self._run(KILLED, worker_plan, interval, undisturbed)
 
     def _different(
         self, report: ProofReport, undisturbed: _Run, killed: RunRecord, differences: Sequence[Difference]

@@ -192,7 +192,6 @@ class Rig:
         self._example = example
         self._folder = folder
         self._sections: list[str] = []
-        self._step_s = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         self._daemon = Daemon(folder, "", environment={"PYTHONPATH": str(ROOT)}, scripts_have=None)
 
@@ -204,13 +203,11 @@ class Rig:
         self._daemon.__exit__(*error)
 
     def undisturbed(self) -> End:
-        """A run in peace; do it first, it says how long a step takes."""
+        """A run in peace."""
         began = time.monotonic()
         name = self._begin()
         self._until_ended(name)
-        end = self._end(name, (), began)
-        self._step_s = end.attempts[-1]["spent_s"]["training"] / end.step
-        return end
+        return self._end(name, (), began)
 
     def killed(self, kills: Sequence[Kill], insist: bool = False) -> End:
         """A run with these kills; fewer of them (`hits`) if it is done before.
@@ -306,12 +303,21 @@ class Rig:
         return found if found["pid"] == pid else None
 
     def _in_steps(self, name: str, pid: int, part: float, left: int) -> None:
-        """At any moment, such that the kills still to come are spread over what is left of the run."""
+        """At any moment, such that the kills still to come are spread over what is left of the run.
+
+        It is counted in steps: how long they take changes with what else the machine does.
+        """
         found = self._stepping(name, pid)
         if found is None:
             return
-        remaining_s = (found["job"]["total_steps"] - found["job"]["step"]) * self._step_s
-        time.sleep(part * 2 * remaining_s / (left + 1))
+        first, last = found["job"]["step"], found["job"]["total_steps"]
+        target = first + part * 2 * (last - first) / (left + 1)
+
+        def is_there() -> bool:
+            now = self._daemon.status(name)
+            return now["pid"] != pid or now["job"]["step"] >= target
+
+        self._daemon.until(is_there, f"{name} reaches step {target:.0f}", END_S)
 
     def _in_save(self, name: str, pid: int, part: float, left: int) -> None:
         found = self._stepping(name, pid)

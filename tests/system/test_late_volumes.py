@@ -38,9 +38,9 @@ def fstab(tmp_path: Path, disk: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", table], check=True)
 
 
-def section(tmp_path: Path, disk: Path, *keys: str) -> str:
+def section(tmp_path: Path, disk: Path, *keys: str, script_text: str = FILES_JOB) -> str:
     script = tmp_path / "train.py"
-    script.write_text(FILES_JOB)
+    script.write_text(script_text)
     lines = (f"command={sys.executable} {script}", f"checkpoint_dir={disk}/j", "standby=off", *keys)
     return "[program:j]\n" + "\n".join(lines) + "\ncheckpoint_interval=5 steps\n"
 
@@ -116,15 +116,20 @@ def test_job_that_has_trained_below_the_mount_point_all_along_goes_on_there_with
 def test_volume_that_is_mounted_over_a_run_that_began_below_it_is_what_training_goes_on_from(
     tmp_path: Path, disk: Path
 ) -> None:
-    """No table names it. The old run has a checkpoint of the same name as one that the new run is about to save."""
+    """No table names it. The old run has a checkpoint of the same name as one that the new run is about to save: that
+    one waits amid its second interval, or on a busy machine it would come further than the old one first."""
     newest = trained_before(tmp_path, disk)
     before = {str(name) for name in selection.committed_checkpoints(disk / "j")}
     umount(disk)
     lose_state(tmp_path)
+    mounted = tmp_path / "mounted"
+    waits = f"        while run.step == 7 and not os.path.exists({str(mounted)!r}):\n            time.sleep(0.01)\n"
+    text = f"import os\n{FILES_JOB}".replace("        run.step_done", f"{waits}        run.step_done")
 
-    with Daemon(tmp_path, section(tmp_path, disk, "checkpoint_keep=100")) as daemon:
+    with Daemon(tmp_path, section(tmp_path, disk, "checkpoint_keep=100", script_text=text)) as daemon:
         daemon.until(lambda: daemon.status("j")["job"]["newest"], "it saves below the mount point")
         mount_again(disk)
+        mounted.touch()
         daemon.until_step("j", newest + 1)
 
         status = daemon.status("j")
@@ -144,8 +149,8 @@ def test_volume_that_is_mounted_over_a_run_and_lacks_its_checkpoints_is_not_save
     with Daemon(tmp_path, section(tmp_path, disk)) as daemon:
         daemon.until(lambda: daemon.status("j")["job"]["newest"], "it saves below the mount point")
         attempt = daemon.status("j")["job"]["attempt"]
+        (disk.parent / "keep" / "j").mkdir()  # before the worker can look there
         mount_again(disk)
-        (disk / "j").mkdir()
         said = daemon.until(lambda: daemon.status("j")["job"]["save_error"], "a save is refused")
         assert "was mounted over it" in said and f"unmount {disk}" in said
         assert selection.committed_checkpoints(disk / "j") == []

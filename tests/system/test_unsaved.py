@@ -10,15 +10,18 @@ import xmlrpc.client
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from supervisor.ctl.main import main
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from tests.reading import records
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused, job
 from tests.system.test_faults import section
 from tests.system.test_storage import disk, fill, kill_worker, umount
+from tests.waiting import wait_until
 
 __all__ = ["disk"]
 
@@ -47,11 +50,22 @@ def ctl(capsys: pytest.CaptureFixture[str], daemon: Daemon, *arguments: str) -> 
 def trained_on_a_full_disk(daemon: Daemon, disk: Path, name: str = "j") -> int:
     """Has the job train steps that can't be saved; the step of its newest checkpoint."""
     daemon.until(lambda: daemon.status(name)["job"]["newest"], "the first checkpoint")
-    fill(disk / "filler")
+    daemon.until(lambda: filled_between_saves(disk, daemon.status(name)["pid"]), "the disk is full")
     daemon.until(lambda: daemon.status(name)["job"]["save_error"], "a save fails")
     newest = newest_step(disk / name)
     daemon.until_step(name, newest + 40)
     return newest
+
+
+def filled_between_saves(disk: Path, pid: int) -> bool:
+    """Takes every free block while the worker saves nothing: a save that failed would give back what it had taken."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the worker stands still")
+    is_between = not any(layout.is_partial(path.name) for path in disk.glob("*/step-*"))
+    if is_between:
+        fill(disk / "filler")
+    os.kill(pid, signal.SIGCONT)
+    return is_between
 
 
 def newest_step(directory: Path) -> int:

@@ -159,8 +159,10 @@ class LocalProcesses:
             code = process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # it reported a failure, or closed its socket, and lives
             code = int(WorkerExit.USER_ERROR)
-        if self._exits_allowed and failure is None:  # this process came to its end meanwhile, which kills the others
-            return
+        if self._exits_allowed:  # this process came to its end meanwhile, which kills the others
+            if failure is None or self._attempt.failure_sent:
+                return
+            code = int(WorkerExit.USER_ERROR)
         self._exits_allowed = True  # those that follow are consequences
         self._attempt.report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", failure)
         self._kill()

@@ -1,6 +1,6 @@
 // The logs of a program: stdout and stderr together, side by side or one of them; live or of one attempt.
 
-import { readLog } from "./api.js";
+import { call, readLog } from "./api.js";
 import { element, segments, setText } from "./dom.js";
 import { Terminal } from "./terminal.js";
 
@@ -108,15 +108,27 @@ export class Logs {
 
   async read(pane, place, channel, abort) {
     const attempt = this.attempt.value;
-    try {
-      await readLog(this.name, channel, Number(this.amount.value), attempt, abort.signal, (text) => abort.signal.aborted || pane.feed(place, text));
-    } catch (error) {
+    let hasText = false; // of this stream: the other one of the pane may have begun before this one's file existed
+    const take = (text) => {
       if (abort.signal.aborted) return;
+      hasText = true;
+      pane.feed(place, text);
+    };
+    try {
+      await readLog(this.name, channel, Number(this.amount.value), attempt, abort.signal, take);
+    } catch (error) {
       pane.fail(error.message);
-      if (pane.lines.length) return;
     }
     if (attempt || abort.signal.aborted) return;
-    this.timer = setTimeout(() => abort.signal.aborted || (pane.lines.length ? this.begin() : this.read(pane, place, channel, abort)), AGAIN_AFTER_MS);
+    setTimeout(() => abort.signal.aborted || (hasText ? this.beginAgain(abort) : this.read(pane, place, channel, abort)), AGAIN_AFTER_MS);
+  }
+
+  // Reads all anew once the daemon answers; until then what is shown stays.
+  async beginAgain(abort) {
+    const answers = await call("pid").then(() => true, () => false);
+    if (abort.signal.aborted) return;
+    if (answers) this.begin();
+    else setTimeout(() => abort.signal.aborted || this.beginAgain(abort), AGAIN_AFTER_MS);
   }
 
   download(channel) {
@@ -145,7 +157,6 @@ export class Logs {
   }
 
   close() {
-    clearTimeout(this.timer);
     this.abort?.abort();
   }
 }

@@ -34,6 +34,7 @@ class FakeLogind:
         self._daemon: asyncio.subprocess.Process | None = None
         self._bus: MessageBus | None = None
         self._locks: list[int] = []
+        self._giving: set[asyncio.Task[None]] = set()
         self._was_asked = asyncio.Event()
         self.asked: list[list[str]] = []
         self.is_preparing = False
@@ -97,6 +98,7 @@ class FakeLogind:
             signal = Message.new_signal(PATH, INTERFACE, "PrepareForShutdown", "b", [is_preparing])
             signal.destination = name
             await forger.send(signal)
+        await forger.call(listed)  # the bus takes what one connection sends in order, but not what two of them send
         forger.disconnect()
 
     async def until_unlocked(self) -> None:
@@ -136,12 +138,23 @@ class FakeLogind:
             return Message.new_method_return(message, "v", [known[message.body[1]]])
         return None
 
-    def _inhibit(self, message: Message) -> Message:
+    def _inhibit(self, message: Message) -> Message | bool:
         self.asked.append(message.body)
         self._was_asked.set()
         if self.refuses:
             return Message.new_error(message, "org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
         ours, theirs = os.pipe()
         self._locks.append(ours)
-        asyncio.get_running_loop().call_later(0.5, os.close, theirs)  # the reply is written by then
-        return Message.new_method_return(message, "h", [0], unix_fds=[theirs])
+        reply = Message.new_method_return(message, "h", [0], unix_fds=[theirs])
+        giving = asyncio.get_running_loop().create_task(self._give(reply, theirs))
+        self._giving.add(giving)
+        giving.add_done_callback(self._giving.discard)
+        return True
+
+    async def _give(self, reply: Message, lock: int) -> None:
+        """Sends the reply; whoever asked is the only holder of the lock from then on."""
+        assert self._bus is not None
+        try:
+            await self._bus.send(reply)
+        finally:
+            os.close(lock)

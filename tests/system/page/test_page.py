@@ -347,6 +347,42 @@ def test_log_is_shown_as_a_terminal_shows_it(tmp_path: Path, port: int, page: An
         page.locator('.popup [data-action="log"]').click()
 
 
+def test_a_stream_whose_file_comes_after_the_other_streams_text_is_shown_too(tmp_path: Path, port: int, page: Any):
+    early: list[Any] = []  # the request that comes before the file exists
+
+    def hold_the_first(route: Any) -> None:
+        if early:
+            route.continue_()
+        else:
+            early.append(route)
+
+    with Daemon(tmp_path, server(port) + PRINTER):
+        page.route("**/api/v1/tail?*channel=stdout*", hold_the_first)
+        page.goto(f"http://127.0.0.1:{port}/#/program/printer")
+        page.locator(".log .stderr").get_by_text("to-stderr").wait_for()
+        early[0].fulfill(status=404, json={"error": {"code": "NO_FILE", "message": "stdout.log does not exist yet"}})
+
+        page.locator(".log").get_by_text("last", exact=True).wait_for()
+
+
+def test_log_goes_on_after_the_daemon_was_killed_and_stays_until_then(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + PRINTER) as daemon:
+        page.goto(f"http://127.0.0.1:{port}/#/program/printer")
+        last = page.locator(".log").get_by_text("last", exact=True)
+        last.wait_for()
+        page.locator(".log .stderr").get_by_text("to-stderr").wait_for()
+        daemon.die()
+        page.get_by_text("the daemon does not answer").wait_for()
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/v1/pid")):
+            pass
+        assert last.count() == 1
+        daemon.start()
+        daemon.call("stop", name="printer")
+        daemon.call("start", name="printer")
+
+        last.nth(1).wait_for()
+
+
 def traces(page: Any) -> list[dict[str, Any]]:
     """What the first plot draws."""
     code = "plot => plot.data.map(({ name, y, opacity }) => ({ name, opacity, y: Array.from(y) }))"

@@ -2,6 +2,7 @@
 POLICY; says why not."""
 
 import sys
+import threading
 
 import worker
 
@@ -25,5 +26,7 @@ try:
 except ValueError as error:
     if together is not None and together.is_chief:
         print(f"refused after {int(model.optimizer.iterations.numpy())} steps: {error}\n", end="", flush=True)
+    else:
+        threading.Event().wait()  # the chief, which ends it, is to say that; the first end of another one ends them all
 else:
     print(f"trained {int(model.optimizer.iterations.numpy())} steps\n", end="", flush=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 def wait_like_tensorflow() -> None:
     """Does what its shutdown does, last of all: waits for the others, or at least takes its time."""
-    if act == "over":
+    if act in ("over", "refuse"):
         Path(place).touch()
         time.sleep(60)
-    elif act == "follow":
+    elif act in ("follow", "refuse-later"):
         time.sleep(1.0)
 
 
@@ -40,9 +40,13 @@ match act:
             others.allow_exits()
     case "over":
         pass
-    case "follow":  # comes to its end a moment after the one that makes the file
+    case "refuse":  # its run fails, and the script catches that
+        current_attempt().report_failure("cannot fit")
+    case "follow" | "refuse-later":  # comes to its end a moment after the one that makes the file
         while not Path(place).exists():
             time.sleep(0.01)
+        if act == "refuse-later":
+            current_attempt().report_failure("cannot fit")
         time.sleep(0.5)
     case _:
         time.sleep(60)

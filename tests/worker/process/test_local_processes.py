@@ -131,6 +131,21 @@ def test_first_process_that_comes_to_its_end_a_moment_later_is_not_failed_by_the
     until_gone([found[1]["pid"]])
 
 
+@pytest.mark.parametrize("act", ["refuse-later", "follow"])
+def test_the_kill_at_the_end_of_the_first_process_is_no_reason_of_a_failure(
+    start: Start, daemon: DaemonEnd, tmp_path: Path, act: str
+) -> None:
+    """All refuse the same data, and their scripts catch that; or it is another alone that fails."""
+    process = start(f"0:{act}={tmp_path}/over", f"1:refuse={tmp_path}/over", workers=2, control=daemon.control())
+    process.communicate(timeout=100)
+    failed = daemon.wait_for(Failed)
+
+    if act == "refuse-later":
+        assert (process.returncode, failed.error) == (0, "cannot fit"), "as its script says"
+    else:
+        assert (process.returncode, failed.error) == (1, "worker 1 of 2 ended with exit status 1: cannot fit")
+
+
 @pytest.mark.slow
 def test_process_that_outlives_training_is_ended(start: Start) -> None:
     process = start("0:end", "1:wait", workers=2)

@@ -20,8 +20,6 @@ if shutil.which("dbus-daemon") is None:
 
 from tests.host.notices.fake_logind import FakeLogind
 
-pytestmark = pytest.mark.fast_clock
-
 STOP_S = 90.0
 
 
