@@ -60,7 +60,8 @@ class OtherRun(StoreError):
     def __init__(self, here: CheckpointName, there: CheckpointName) -> None:
         super().__init__(
             f"the mirror's newest checkpoint is of step {there.step} ({there}), and nothing says that it is of the "
-            f"same training as step {here.step} ({here}), which was saved before there was this mirror, and is not in it"
+            f"same training as step {here.step} ({here}), which was saved before there was this mirror, and is not in "
+            f"it"
         )
         self.here = here
         self.there = there
