@@ -1,7 +1,8 @@
 """The command line of `supervisord`: its options, its checks before the start, and its exit status."""
 
+import supervisor.early_interrupt
 import supervisor.host.service.slim_classes
-import supervisor.host.service.slim_imports  # noqa: F401 - these two have to come first
+import supervisor.host.service.slim_imports  # noqa: F401 - these three have to come first
 
 # isort: split
 
@@ -18,6 +19,7 @@ from typing import NoReturn
 
 import structlog
 
+from supervisor import early_interrupt
 from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.control.endpoints import ListenError
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
     parsed = options.parse_arguments(arguments)
     if (status := run_one_shot(parsed)) is not None:
         return status
+    early_interrupt.end()
     reload = Reload.of_environment(os.environ)
     try:
         refuse_shared_environment()

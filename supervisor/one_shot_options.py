@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor import early_interrupt
 from supervisor.config import Config, ConfigError, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
@@ -83,11 +84,16 @@ def _write_migrated(source: Path, target: Path) -> int:
 
 def _prove(words: list[str]) -> int:
     """Proves on a job of a configuration file that a killed training ends as an undisturbed one."""
-    from supervisor.prove import command  # only here: a daemon has no use for it
+    early_interrupt.begin()
+    try:
+        from supervisor.prove import command  # only here: a daemon has no use for it
 
-    if not words or words[0].startswith("-"):
-        return fail("cannot prove anything: name the configuration file first, as in supervisord --prove FILE JOB", 64)
-    return command.main(["-c", *words], "supervisord --prove", become_user)
+        if not words or words[0].startswith("-"):
+            text = "cannot prove anything: name the configuration file first, as in supervisord --prove FILE JOB"
+            return fail(text, 64)
+        return command.main(["-c", *words], "supervisord --prove", become_user)
+    finally:
+        early_interrupt.end()
 
 
 def _init(words: list[str], parsed: Namespace) -> int:

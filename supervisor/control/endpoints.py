@@ -287,13 +287,25 @@ def _reason(error: OSError) -> str:
 
 
 def _is_in_use(path: Path) -> bool:
-    """Whether a process listens on a socket file; a daemon that died leaves a file on which nothing does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+    """Whether a process listens on a socket file; a daemon that died leaves a file on which nothing does.
+
+    It is looked at before, and connected to by a descriptor, so that no link in a user's folder leads elsewhere.
+    """
+    try:
+        with guarded_folder(path.parent) as folder:
+            file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False  # what is wrong with the folder, the caller finds too
+    try:
+        if not stat.S_ISSOCK(os.fstat(file).st_mode):
             return False
-        except OSError:
-            return path.is_socket()
-        return True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            probe.connect(f"/proc/self/fd/{file}")
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True  # it is too busy to answer
+    finally:
+        os.close(file)
+    return True

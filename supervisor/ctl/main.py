@@ -1,5 +1,9 @@
 """supervisorctl: options, then one action or the interactive shell. Slow modules are imported where they are used."""
 
+from supervisor import early_interrupt  # this has to come first
+
+# isort: split
+
 import argparse
 import getpass
 import os
@@ -20,7 +24,6 @@ from supervisor.ctl.settings import Options, Settings, SettingsError, settings
 from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.protocol.printable import accept_any_text
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.arguments = [*words, *options.arguments]
     if options.action == "completion":
         return _completion(options)
+    early_interrupt.end()
     try:
         if options.hosts is not None:
             return _act_on_hosts(options)
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bad_options(str(error))
     except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D instead of a password
         print(file=sys.stderr)
-        return INTERRUPTED
+        return early_interrupt.INTERRUPTED
     except BrokenPipeError:
         # the reader of our output has closed it; Python must not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

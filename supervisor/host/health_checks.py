@@ -8,10 +8,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.children import Configured, start_configured
+from supervisor.host.children import Configured, start_configured, wait_and_read
 from supervisor.host.processes import limits
 from supervisor.host.processes.credentials import find_credentials
-from supervisor.host.processes.spawning import SpawnError, open_scratch_file
+from supervisor.host.processes.spawning import SpawnError
 
 SHOWN_BYTES = 300  # of a command's output: enough for the reason, short enough for a line
 KILLED_WITHIN_S = 5.0  # longer means that the kernel holds it, as on a file system of its user's that does not answer
@@ -53,21 +53,31 @@ class HealthChecks:
     def failure_of(self, check: HealthCheck) -> str | None:
         """Why the check failed; None if the command exited with 0 in time."""
         try:
-            with open_scratch_file() as output:
-                return self._ask(check, output.fileno())
+            return self._ask(check)
         except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
             return f"cannot run {check.key}: {error}"
 
-    def _ask(self, check: HealthCheck, output: int) -> str | None:
+    def _ask(self, check: HealthCheck) -> str | None:
         whose = check.argv if check.user is None else check.user
         if (before := _hanging.get(whose)) is not None and before.poll() is None:
             return f"{check.key} is not run while an earlier one hangs in the kernel, pid {before.pid}"
-        child = _started(check, output)
+        output, printing = os.pipe2(os.O_CLOEXEC)
+        try:
+            try:
+                child = _started(check, printing)
+            finally:
+                os.close(printing)
+            return self._outcome(check, whose, child, output)
+        finally:
+            os.close(output)
+
+    def _outcome(self, check: HealthCheck, whose: Hashable, child: subprocess.Popen[bytes], output: int) -> str | None:
         self._children.add(child)
         if self._is_closed:
             _kill(child)
         try:
-            status = child.wait(check.timeout_s)
+            printed = wait_and_read(child, output, check.timeout_s, SHOWN_BYTES)
+            status = child.wait()
         except subprocess.TimeoutExpired:
             return f"{check.key} took more than {check.timeout_s:g} s"
         finally:
@@ -80,7 +90,7 @@ class HealthChecks:
         if status == 0:
             return None
         how = f"exited with status {status}" if status > 0 else f"was terminated by {signal.Signals(-status).name}"
-        return f"{check.key} {how}{_shown_output(output)}"
+        return f"{check.key} {how}{_shown(printed)}"
 
 
 def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
@@ -104,8 +114,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _shown_output(output: int) -> str:
-    size = os.fstat(output).st_size
-    text = os.pread(output, SHOWN_BYTES, max(0, size - SHOWN_BYTES)).decode("utf-8", "replace").strip()
+def _shown(printed: bytes) -> str:
+    text = printed.decode("utf-8", "replace").strip()
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return f": {line}" if line else ""

@@ -15,16 +15,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO
 
 import structlog
 
-from supervisor.host.children import start_own
-from supervisor.host.processes.spawning import open_scratch_file
+from supervisor.host.children import start_own, wait_and_read
 from supervisor.protocol.plurals import counted
 
 QUEUED = 100  # of a program; if each command takes its 30 s, the last is 50 minutes late: more would be of no use
-SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
+SHOWN_BYTES = 500  # the last of what a command that failed wrote to standard error
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 log = structlog.get_logger()
@@ -138,34 +136,38 @@ class HookRunner:
         variables = {"STEPKEEPER_EVENT": event.event, "STEPKEEPER_PROGRAM": event.program}
         try:
             content = json.dumps(event.facts, allow_nan=False).encode() + b"\n"
-            with open_scratch_file() as errors:
-                return self._wait(event.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **variables})
+            return self._wait(event.command, content, {"PATH": PATH, "LANG": "C.UTF-8", **variables})
         except OSError as error:
             return f"cannot run {event.command[0]}: {error.strerror}; it must be an executable file"
         except ValueError as error:
             return f"cannot run {event.command[0]}: what it is to get is no JSON: {error}"
 
-    def _wait(
-        self, command: tuple[str, ...], content: bytes, errors: IO[bytes], environment: Mapping[str, str]
-    ) -> str | None:
-        process = start_own(command, environment, stdin=subprocess.PIPE, stderr=errors.fileno())
-        with self._changed:
-            self._process = process
-        began = time.monotonic()
+    def _wait(self, command: tuple[str, ...], content: bytes, environment: Mapping[str, str]) -> str | None:
+        errors, printing = os.pipe2(os.O_CLOEXEC)
         try:
-            process.communicate(content, timeout=self._timeout_s)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            process.wait()
-            return f"killed after {time.monotonic() - began:.0f} s; make it faster, or raise hook_timeout"
-        finally:
+            with open(os.memfd_create("facts"), "w+b") as facts:  # noqa: PTH123 - it has no path
+                facts.write(content)
+                facts.seek(0)
+                try:
+                    process = start_own(command, environment, stdin=facts.fileno(), stderr=printing)
+                finally:
+                    os.close(printing)
             with self._changed:
-                self._process = None
-        if process.returncode == 0:
-            return None
-        errors.seek(0)
-        shown = errors.read(SHOWN_BYTES).decode(errors="replace").strip()
-        return f"exit status {process.returncode}: {shown}"
+                self._process = process
+            began = time.monotonic()
+            try:
+                printed = wait_and_read(process, errors, self._timeout_s, SHOWN_BYTES)
+                status = process.wait()
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                process.wait()
+                return f"killed after {time.monotonic() - began:.0f} s; make it faster, or raise hook_timeout"
+            finally:
+                with self._changed:
+                    self._process = None
+        finally:
+            os.close(errors)
+        return None if status == 0 else f"exit status {status}: {printed.decode(errors='replace').strip()}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

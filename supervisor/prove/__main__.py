@@ -2,6 +2,7 @@
 
 import sys
 
+import supervisor.early_interrupt  # noqa: F401 - before what takes long to load
 from supervisor.prove.command import main
 
 if __name__ == "__main__":

@@ -320,6 +320,30 @@ def test_descriptors_that_a_client_attaches_are_refused_by_the_kernel(tmp_path: 
             socket.send_fds(client, [b"GET / HTTP/1.1"], [0])
 
 
+def test_a_link_in_the_place_of_the_socket_is_not_followed(tmp_path: Path):
+    path, other = tmp_path / "s.sock", tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(other))
+        listener.listen()
+        listener.setblocking(False)
+        path.symlink_to(other)
+
+        listen_on_file(path, 0o600, None).close()
+
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        assert path.is_socket()
+        assert not path.is_symlink()
+
+
+def test_a_socket_on_which_another_program_listens_stays(tmp_path: Path):
+    path = tmp_path / "s.sock"
+    with listen_on_file(path, 0o600, None), pytest.raises(ListenError, match="another program listens there"):
+        listen_on_file(path, 0o600, None)
+
+    listen_on_file(path, 0o600, None).close()
+
+
 def takes_no_descriptors(listener: socket.socket) -> bool:
     try:
         listener.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)

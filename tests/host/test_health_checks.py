@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -44,11 +45,20 @@ def test_hanging_health_check_is_killed_with_its_children(tmp_path: Path):
         wait_until(lambda: not alive(int(found)))
 
 
-def test_without_a_place_for_its_words_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_place_for_files_it_is_asked_and_its_words_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
 
     assert asked("true") is None
-    assert asked("sh", "-c", "echo it is so; exit 3") == "healthcheck_command exited with status 3"
+    assert asked("sh", "-c", "echo it is so; exit 3") == "healthcheck_command exited with status 3: it is so"
+
+
+def test_a_health_check_that_prints_for_ever_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    size = "import os, sys; print(os.fstat(1).st_size, file=sys.stderr)"
+
+    assert asked("yes", timeout_s=0.5) == "healthcheck_command took more than 0.5 s"
+    why = asked("/bin/sh", "-c", f"head -c 3000000 /dev/zero; echo; {sys.executable} -c '{size}'; exit 1")
+    assert why == "healthcheck_command exited with status 1: 0"
 
 
 def test_a_command_that_is_not_there_is_said():

@@ -271,3 +271,30 @@ def test_a_job_that_runs_is_not_proven_beside_itself(tmp_path: Path, capsys: pyt
 
     assert status == 2
     assert "digits runs under its daemon now" in capsys.readouterr().out
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "command", [("supervisor.daemon", "--prove", "c.conf", "j"), ("supervisor.prove", "-c", "c.conf", "j")]
+)
+@pytest.mark.parametrize("module", ["supervisor.config", "supervisor.prove.command", "supervisor.prove.plan"])
+def test_ctrl_c_while_it_loads_its_modules_leaves_no_traceback(tmp_path: Path, command: tuple[str, ...], module: str):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stderr) == (130, "")

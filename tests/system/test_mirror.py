@@ -249,6 +249,34 @@ def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path
     assert max(attempts, key=lambda each: each["attempt"])["from_step"] == remote
 
 
+@pytest.mark.parametrize("is_the_mirrors", [True, False])
+def test_newer_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_operator(
+    tmp_path: Path, is_the_mirrors: bool
+):
+    url, other, own = f"file://{tmp_path}/store", tmp_path / "other", tmp_path / "own"
+    other.mkdir()
+    own.mkdir()
+    with Daemon(other, mirrored("j", other, url, STEPS=500, EVERY=250)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 500, "the last upload")
+    with Daemon(own, job("j", own, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        daemon.until_step("j", 45)
+        daemon.write(mirrored("j", own, url, STEPS=100000, EVERY=20, STEP_S=0.02))
+        daemon.call("update")
+        failed = daemon.until_state("j", "FAILED")
+        step = daemon.call("checkpoints", name="j")["checkpoints"][0]["step"]
+
+        chosen = 500 if is_the_mirrors else step
+        daemon.call("start", name="j", from_step=chosen)
+        daemon.until_step("j", chosen + 1)
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["epoch"], "an epoch of its own")
+        attempts = daemon.call("history", name="j", limit=10)["attempts"]
+
+    assert "the mirror's newest checkpoint is of step 500" in failed["reason"]
+    for each in (500, step):
+        assert f"with supervisorctl start --from-step {each} j" in failed["reason"]
+    assert max(attempts, key=lambda each: each["attempt"])["from_step"] == chosen
+
+
 def test_no_process_is_left_of_a_program_that_is_removed(tmp_path: Path):
     with Daemon(tmp_path, mirrored("j", tmp_path, f"file://{tmp_path}/store", STEPS=60, EVERY=20)) as daemon:
         daemon.until_state("j", "SUCCEEDED")

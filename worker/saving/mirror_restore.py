@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import fetch
+from supervisor.protocol.mirror.fetching import OtherRun, fetch
 from supervisor.protocol.mirror.folder_epochs import local_checkpoints
 from supervisor.protocol.mirror.keys import store_url
 from supervisor.protocol.mirror.remote_run import RemoteRun
@@ -73,6 +73,9 @@ class MirrorSource:
             return False
         try:
             result = fetch(self._run, self._directory, than)
+        except OtherRun as error:
+            remedy = f"unset {MIRROR} to go on from {error.here}, or move what is in {self._directory} away"
+            raise MirrorUnusable(f"cannot begin from {self._url}: {error}; {remedy}") from error
         except StoreError as error:
             self._go_on_without(error, has_local=than is not None)
             return False

@@ -9,7 +9,7 @@ import json
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -184,9 +184,10 @@ class SavedValue:
         held = tensor.detach().cpu().contiguous()
         if held.is_sparse or held.is_quantized:
             raise NotSaveable(f"{path} (a sparse or quantized tensor)")
+        axes = _axes_entry(tensor.shape, tensor.stride())
         stored = self._store_array(held.reshape(-1).view(torch.uint8).numpy(), path)
         kind = {"torch": str(held.dtype).removeprefix("torch."), "device": str(tensor.device)}
-        return {"kind": "torch", **stored, **kind, "shape": list(held.shape)}
+        return {"kind": "torch", **stored, **kind, "shape": list(held.shape), **axes}
 
     def _store_array(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         if array.dtype.hasobject:
@@ -197,7 +198,7 @@ class SavedValue:
         content = np.ma.getdata(array).tobytes()
         self.arrays[name] = np.frombuffer(content, np.uint8)  # .npz has no form for bfloat16 and similar types
         return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
-                "shape": list(array.shape)}  # fmt: skip
+                "shape": list(array.shape), **_axes_entry(array.shape, array.strides)}  # fmt: skip
 
     def _save_generator(self, value: Any) -> Any:
         if isinstance(value, np.random.Generator | np.random.RandomState):
@@ -208,6 +209,18 @@ class SavedValue:
 
     def _save_object(self, value: Any, path: str) -> Any:
         raise NotSaveable(f"{path} (a {type(value).__name__})")
+
+
+def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The axes of an array that are longer than 1, that of the largest step in memory first: [0, 1] of a matrix in C's
+    order, [1, 0] in Fortran's. Libraries add in another order in each, so the last bit of a sum depends on it."""
+    return sorted((axis for axis, size in enumerate(shape) if size > 1), key=lambda axis: -abs(strides[axis]))
+
+
+def _axes_entry(shape: Sequence[int], strides: Sequence[int]) -> dict[str, Any]:
+    """What the JSON of an array has if it does not lie in memory in C's order; its content is saved in that."""
+    axes = memory_order(shape, strides)
+    return {} if axes == sorted(axes) else {"axes": axes}
 
 
 def class_module(kind: type) -> str:

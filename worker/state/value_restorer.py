@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from worker.state.found_classes import enum_class, make_dict, named_tuple_class
-from worker.state.plain_values import BY_PARTS, SETS, is_torch_tensor
+from worker.state.plain_values import BY_PARTS, SETS, is_torch_tensor, memory_order
 from worker.state.random_generators import write_generator
 
 _FILLED_KINDS = frozenset({"list", "dict", "deque", "bytearray", "array", "torch"})
@@ -165,18 +165,18 @@ class ValueRestorer:
             return sys.modules["tensorflow"].constant(array)
         if "mask" in saved:
             return self._restored_masked_array(saved, array, present)
-        fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
-        if fits and present.flags.writeable:
+        if isinstance(present, np.ndarray) and _is_like(present, array) and present.flags.writeable:
             np.copyto(present, array)
             return present
-        return np.asmatrix(array.copy()) if "matrix" in saved else array.copy()
+        copy = array.copy(order="K")
+        return np.asmatrix(copy) if "matrix" in saved else copy
 
     def _restored_masked_array(self, saved: dict[str, Any], array: np.ndarray[Any, Any], present: Any) -> Any:
         made = np.ma.MaskedArray(
-            array.copy(), self._read_array(saved["mask"]).copy(), hard_mask=saved["hard"],
+            array.copy(order="K"), self._read_array(saved["mask"]).copy(order="K"), hard_mask=saved["hard"],
             fill_value=self.restore_value(saved["fill"], None),
         )  # fmt: skip
-        if type(present) is not type(made) or (present.shape, present.dtype) != (made.shape, made.dtype):
+        if type(present) is not type(made) or not _is_like(present, array):
             return made
         np.copyto(np.ma.getdata(present), array)
         present.soften_mask()
@@ -190,6 +190,9 @@ class ValueRestorer:
         torch = sys.modules["torch"]
         bits = torch.from_numpy(self._arrays[saved["array"]].copy())
         tensor = bits.view(getattr(torch, saved["torch"])).reshape(saved["shape"])
+        if "axes" in saved:
+            there, back = _axes_to_memory(saved)
+            tensor = tensor.permute(there).contiguous().permute(back)
         try:
             return tensor.to(saved["device"])
         except RuntimeError:  # this host has no such device
@@ -200,7 +203,24 @@ class ValueRestorer:
             kind = np.dtype(saved["dtype"])
         except TypeError:
             kind = np.dtype(sys.modules["tensorflow"].as_dtype(saved["dtype"]).as_numpy_dtype)
-        return np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
+        array = np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
+        if "axes" not in saved:
+            return array
+        there, back = _axes_to_memory(saved)
+        return np.ascontiguousarray(array.transpose(there)).transpose(back)
+
+
+def _axes_to_memory(saved: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """How the axes of an array are permuted to lie in memory as the saved one did, and how they are put back."""
+    there = [axis for axis in range(len(saved["shape"])) if axis not in saved["axes"]] + saved["axes"]
+    return there, sorted(range(len(there)), key=there.__getitem__)
+
+
+def _is_like(present: Any, array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array can hold another's values as that does."""
+    return (present.shape, present.dtype) == (array.shape, array.dtype) and memory_order(
+        present.shape, present.strides
+    ) == memory_order(array.shape, array.strides)
 
 
 def _filled(present: Any, tensor: Any) -> Any:
@@ -210,6 +230,8 @@ def _filled(present: Any, tensor: Any) -> Any:
         tensor.dtype,
         tensor.device,
     ):
+        return tensor
+    if memory_order(present.shape, present.stride()) != memory_order(tensor.shape, tensor.stride()):
         return tensor
     try:
         present.detach().copy_(tensor)

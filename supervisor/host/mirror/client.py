@@ -34,13 +34,21 @@ Wanted = TypeVar(
 
 
 class MirrorError(Exception):
-    """The mirror did not do it; the text says why."""
+    """The mirror did not do it; the text says why. The rest: as in messages.FailureAnswer."""
 
-    def __init__(self, text: str, is_gone: bool = False, epoch_lost: bool = False, is_damaged: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        is_gone: bool = False,
+        epoch_lost: bool = False,
+        is_damaged: bool = False,
+        other_run: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(text)
         self.is_gone = is_gone
         self.epoch_lost = epoch_lost
         self.is_damaged = is_damaged
+        self.other_run = other_run
 
 
 class RunFenced(Exception):
@@ -105,7 +113,7 @@ class MirrorClient:
         if isinstance(answer, messages.FencedAnswer):
             raise RunFenced(answer)
         if isinstance(answer, messages.FailureAnswer):
-            raise MirrorError(answer.error, answer.is_gone, answer.epoch_lost, answer.is_damaged)
+            raise MirrorError(answer.error, answer.is_gone, answer.epoch_lost, answer.is_damaged, answer.other_run)
         if not isinstance(answer, kind):
             raise MirrorError(f"the mirror process answered with {type(answer).__name__}")
         return answer

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.fetching import find_other_run
 from supervisor.protocol.mirror.folder_epochs import (
     begun_epoch,
     given_up_in,
@@ -88,8 +89,11 @@ class HeldRun(RemoteRun):
         chosen; what lies between the two was passed over on purpose. `known`: as for `begin_epoch`. `has_no_past`: the
         attempt went on from nothing in the store, and `start` is what it has committed. Gives the number of the new
         epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin again (None:
-        there is nothing). Raises what `begin_epoch` raises.
+        there is nothing). Raises OtherRun, and what `begin_epoch` raises.
         """
+        line = checkpoints_on_line(self.epochs(), committed(self.files()))
+        if (other := find_other_run(self, self.folder, line)) is not None:
+            raise other  # the store could not be reached when the attempt began
         is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
         newer = self._newer_than((start, seen), self.epochs(), is_given_up)
         goes_on_from = None if has_no_past else start

@@ -21,8 +21,9 @@ MAX_VARIABLES_BYTES = 12 << 20  # execve(2) takes 2 MiB; JSON may need six bytes
 class FetchRequest:
     """Get the newest remote checkpoint that counts, is newer than `newer_than` and of a step below `below`.
 
-    `unwanted`: names that are left out. `only_look`: say what there is, and get nothing. `epoch`: which one this host
-    holds, 0: none; the folder may be a new one, and has to say so too.
+    `unwanted`: names that are left out. `only_look`: say what there is, and get nothing. `is_chosen`: an operator has
+    said that training goes on from there, also if it may be of another one than what is in the folder. `epoch`: which
+    one this host holds, 0: none; the folder may be a new one, and has to say so too.
     """
 
     id: int
@@ -31,6 +32,7 @@ class FetchRequest:
     unwanted: tuple[str, ...] = ()
     only_look: bool = False
     epoch: int = 0
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +243,15 @@ class FencedAnswer:
 class FailureAnswer:
     """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more, or damaged;
     `epoch_lost`: the store lacks the epoch under which this host writes; `is_damaged`: what was to be uploaded is not
-    what was written here, so trying again soon is no use."""
+    what was written here, so trying again soon is no use; `other_run`: what the store has may be of another training
+    than what is in the folder; the newest step here, and there."""
 
     id: int
     error: str
     is_gone: bool = False
     epoch_lost: bool = False
     is_damaged: bool = False
+    other_run: tuple[int, int] | None = None
 
 
 Answer = (

@@ -22,7 +22,7 @@ from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.priority import yield_to_others
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import fetch_named, locate
+from supervisor.protocol.mirror.fetching import OtherRun, fetch_named, locate
 from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.remote_run import RemoteRun
@@ -119,7 +119,9 @@ def main() -> None:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
             is_damaged = isinstance(error, LocalDamaged)
-            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost, is_damaged)
+            other = (error.here.step, error.there.step) if isinstance(error, OtherRun) else None
+            text = str(error)[:MAX_TEXT]
+            answer = messages.FailureAnswer(question.id, text, is_gone, epoch_lost, is_damaged, other)
         output.write(answer)
 
 
@@ -133,7 +135,11 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             if question.epoch > 0 and not question.only_look:
                 run.keep_held(question.epoch)
             result = run.fetch(
-                _name(question.newer_than), question.below, frozenset(question.unwanted), question.only_look
+                _name(question.newer_than),
+                question.below,
+                frozenset(question.unwanted),
+                question.only_look,
+                question.is_chosen,
             )
             return messages.FetchAnswer(
                 question.id,

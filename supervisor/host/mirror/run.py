@@ -60,12 +60,14 @@ class MirroredRun(HeldRun):
         below: int | None,
         unwanted: Collection[str] = (),
         only_look: bool = False,
+        is_chosen: bool = False,
     ) -> FetchResult:
         """Fetches the newest checkpoint that counts and is newer than one (None: any), below a step (None: any).
 
-        Raises OSError if the folder can't be written.
+        `is_chosen`: an operator has said that training goes on from there. Raises OtherRun, and OSError if the folder
+        can't be written.
         """
-        return fetch(self, self.folder, newer_than, below, unwanted, only_look)
+        return fetch(self, self.folder, newer_than, below, unwanted, only_look, is_chosen)
 
     def upload(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Copies a local checkpoint; gives its bytes, and all that count then, newest first.

@@ -2,11 +2,10 @@
 
 import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from supervisor.host.blocking_calls import run_within
 from supervisor.protocol import durable
@@ -164,17 +163,6 @@ def _candidates(command: str, path: str, directory: Path) -> Iterator[str]:
         yield os.path.join(directory, command)  # noqa: PTH118 - as above
     elif command:
         yield from (os.path.join(directory, folder, command) for folder in path.split(os.pathsep))  # noqa: PTH118
-
-
-def open_scratch_file() -> IO[bytes]:
-    """A file without a name, for the output of a command; where none can be made, as on a full disk, /dev/null.
-
-    Raises OSError.
-    """
-    try:
-        return tempfile.TemporaryFile()
-    except OSError:
-        return Path(os.devnull).open("w+b")
 
 
 def explain(program: str, command: Path, directory: Path | None, error: Exception) -> SpawnError:

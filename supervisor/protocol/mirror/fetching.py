@@ -6,6 +6,10 @@ checkpoints are. What does not agree is refused, and the next older one is tried
 What another host has left behind has to leave the folder before anything is fetched: which checkpoint is then the
 newest whole one here decides what is newer.
 
+A folder may hold checkpoints of a job that had no mirror when it saved them. If the store then has newer ones, nothing
+says that they are of the same training, unless the store has one of the folder's too. To go on from them would give up
+what the job has trained, so nothing is fetched (`OtherRun`) until a person has chosen.
+
 Where the nodes of a gang have folders of their own, the chief's fetches as ever, and the others what the chief names
 (`fetch_named`). A node keeps its own files of the newest checkpoint (`….part`). If they have the hashes of the
 manifest, they are not fetched again.
@@ -38,6 +42,7 @@ from supervisor.protocol.mirror.folder_epochs import (
     held_epoch,
     known_epoch,
     local_checkpoints,
+    newest_of_no_run,
     record_seen,
 )
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
@@ -46,13 +51,29 @@ from supervisor.protocol.mirror.remote_run import RemoteRun, check_file, committ
 from supervisor.protocol.mirror.store import Store, StoreError
 
 
+class OtherRun(StoreError):
+    """The store has a newer checkpoint than the folder, and nothing says that both are of one training.
+
+    `here`, `there`: the newest checkpoint of each.
+    """
+
+    def __init__(self, here: CheckpointName, there: CheckpointName) -> None:
+        super().__init__(
+            f"the mirror's newest checkpoint is of step {there.step} ({there}), and nothing says that it is of the "
+            f"same training as step {here.step} ({here}), which was saved before there was this mirror, and is not in "
+            f"it"
+        )
+        self.here = here
+        self.there = there
+
+
 @dataclass(frozen=True, slots=True)
 class FetchResult:
     """What was fetched (None: there is nothing newer). `epoch`: the highest there is; 0: nobody ever began one.
 
     `attempt`: the highest in a remote checkpoint's name. `newest`: the newest remote one that counts and may be used;
     `seen`: the newest that counts, whether it may be used or not; `standing`: the same without what this host has given
-    up. `left_behind`: local checkpoints that another host's
+    up, None where it may be of another training. `left_behind`: local checkpoints that another host's
     epoch left behind; if there are any, nothing was fetched, and the caller sets them aside and asks again. `bad`:
     remote ones that were refused, with the reason. `is_held`: the newest epoch is this host's, or there is none.
     `has_gone_on`: another host has uploaded, after it took the run over, what this host did not see when an attempt of
@@ -78,18 +99,24 @@ def fetch(
     below: int | None = None,
     unwanted: Collection[str] = (),
     only_look: bool = False,
+    is_chosen: bool = False,
 ) -> FetchResult:
     """Fetches the newest checkpoint that counts and is newer than one (None: any), below a step (None: any).
+
+    `is_chosen`: an operator has said that training goes on from there.
 
     Those that are in the folder already are not fetched: what chose an older one had its reasons. Nor are those that
     this host has given up, also if it was killed before the store could learn of that.
 
-    Raises StoreError, and OSError if the folder can't be written.
+    Raises OtherRun and other StoreErrors, and OSError if the folder can't be written.
     """
     epochs, checkpoints = run.epochs(), committed(run.files())
     line = checkpoints_on_line(epochs, checkpoints)
     if not (line or only_look) and epochs:
         _refuse_empty_list(run, epochs[max(epochs)])
+    other = None if is_chosen else find_other_run(run, folder, line)
+    if other is not None and not only_look:
+        raise other
     latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
     here = local_checkpoints(folder)
     behind = left_behind(epochs_of_checkpoints(folder, epochs), epochs)
@@ -104,15 +131,14 @@ def fetch(
     has_gone_on = any(checkpoint.epoch > known for checkpoint in counting)
     fetched, bad = None, list[tuple[RemoteCheckpoint, str]]()
     if not (only_look or behind):
-        if latest > 0:
-            record_seen(folder, 1 + max((attempt, *(name.attempt for name in here))), latest, epochs)
+        record_seen(folder, 1 + max((attempt, *(name.attempt for name in here))), latest, epochs)
         newer = (checkpoint for checkpoint in wanted if newer_than is None or checkpoint.name > newer_than)
         fetched, bad = _fetch_first(run, folder, [checkpoint for checkpoint in newer if checkpoint.name not in here])
     refused = {checkpoint for checkpoint, _ in bad}
     newest = next((checkpoint.name for checkpoint in wanted if checkpoint not in refused), None)
     seen = max((checkpoint.name for checkpoint in line), default=None)
     is_held = latest <= (held_epoch(folder, epochs) or 0)
-    standing = max((checkpoint.name for checkpoint in counting), default=None)
+    standing = None if other is not None else max((checkpoint.name for checkpoint in counting), default=None)
     return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing, has_gone_on)
 
 
@@ -129,6 +155,26 @@ def _fetch_first(
         else:
             return checkpoint.name, bad
     return None, bad
+
+
+def find_other_run(run: RemoteRun, folder: Path, line: Collection[RemoteCheckpoint]) -> OtherRun | None:
+    """Whether the checkpoints on the line may be of another training than those of the folder, and are newer; how.
+
+    Raises StoreError, OSError.
+    """
+    newest, there = newest_of_no_run(folder), max((remote.name for remote in line), default=None)
+    if newest is None or there is None or there <= newest:
+        return None
+    return None if any(_is_same(run, folder, remote) for remote in line) else OtherRun(newest, there)
+
+
+def _is_same(run: RemoteRun, folder: Path, remote: RemoteCheckpoint) -> bool:
+    """Whether the folder has this very checkpoint."""
+    try:
+        content = durable.read_file(folder / str(remote.name) / layout.MANIFEST, MAX_BYTES + 1)
+    except FileNotFoundError:
+        return False
+    return run.store.read(remote.manifest, MAX_BYTES) == content
 
 
 def locate(run: RemoteRun, folder: Path, name: CheckpointName) -> tuple[int, str] | None:

@@ -15,6 +15,9 @@ leave them behind, and until the store has it they count no more for this host. 
 goes with it, and `since` and `given_up` are empty again. Every change is one rename, made before what it speaks of: a
 line of `since` speaks of attempts that have written nothing yet.
 
+A folder without the file has not been used with any run. Whatever has been written into it by then belongs to no run in
+the store, so the first fetch into a folder leaves the file there, also if it has nothing to say.
+
 A file that is there and can't be read, or is damaged, says nothing about what counts here, so nothing is concluded:
 every reader raises, and the host goes on as with a store that it can't reach. Only without a file was no epoch held.
 """
@@ -114,6 +117,19 @@ def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[Che
     return by_checkpoint
 
 
+def newest_of_no_run(folder: Path) -> CheckpointName | None:
+    """The newest checkpoint here, if the folder was not used with a run in a store yet; None: there is none, or it was.
+
+    Raises OSError.
+    """
+    if (folder / layout.EPOCH_HELD).exists():
+        return None
+    committed = [name for name in local_checkpoints(folder) if (folder / str(name) / layout.MANIFEST).exists()]
+    if any(fetched_epoch(folder / str(name)) is not None for name in committed):
+        return None
+    return max(committed, default=None)
+
+
 def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:
     """The epoch that this host held last; None if it never had one.
 
@@ -140,7 +156,7 @@ def record_begin(folder: Path, epoch: Epoch) -> None:
 
 
 def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[int, Epoch]) -> None:
-    """Notes, before an attempt begins, at which epoch the run was seen: it goes on from what counts there.
+    """Notes, before an attempt begins, at which epoch (0: none) the run was seen: it goes on from what counts there.
 
     Raises OSError.
     """
@@ -148,6 +164,8 @@ def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[in
     if epoch > known_epoch(folder, epochs):
         since = (*(record.since or ()), (first_attempt, epoch))[-MAX_SINCE:]
         _write_record(folder, replace(record, since=since))
+    elif not (folder / layout.EPOCH_HELD).exists():
+        _write_record(folder, record)
 
 
 def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
@@ -163,15 +181,15 @@ def record_given_up(folder: Path, below: int, diverged: int | None = None, has_m
     """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
     that began after `diverged` are not, in which training did (None: none has begun yet).
 
-    Of a folder that knows nothing of any mirror yet, nothing is noted, unless the job `has_mirror`: then whatever that
-    has, from whichever attempt. An epoch that begins anew would leave it behind, and may have to wait for the store.
-    Raises OSError.
+    Of a folder that knows of no epoch yet, nothing is noted, unless the job `has_mirror`: then whatever that has, from
+    whichever attempt. An epoch that begins anew would leave it behind, and may have to wait for the store. Raises
+    OSError.
     """
-    if not (folder / layout.EPOCH_HELD).exists():
+    record = _read_record(folder)
+    if record == _Record():
         if has_mirror:
             _write_record(folder, _Record(given_up=((below, EVERY_ATTEMPT),)))
         return
-    record = _read_record(folder)
     highest = highest_attempt(folder)
     line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]

@@ -87,7 +87,7 @@ class MirrorSelection:
     async def fetch_step(self, step: int) -> None:
         """Fetches what an operator chose, if only the mirror has it. Raises OSError."""
         try:
-            await self._mirror.fetch(None, step + 1, ())
+            await self._mirror.fetch(None, step + 1, (), is_chosen=True)
         except MirrorError as error:
             raise OSError(errno.EHOSTUNREACH, str(error)) from error
 
@@ -117,6 +117,14 @@ class MirrorSelection:
             if is_decided and path is None and answer.newest is None and not (answer.left_behind or answer.bad):
                 answer = await self._mirror.fetch(None, None, ())  # what is given up is better than nothing
         except MirrorError as error:
+            if error.other_run is not None:
+                here_step, there_step = error.other_run
+                start, name = "supervisorctl start --from-step", self._program
+                remedy = (
+                    f"give this job a mirror of its own; or go on from the mirror's with {start} {there_step} {name}"
+                )
+                remedy = f"{remedy}, or without what it has with {start} {here_step} {name}"
+                return events.SelectionFailed(effect.attempt, f"{error}; {remedy}", permanent=True)
             if path is None:
                 text = f"{error}; there is no checkpoint of it here, and the store may have one; it is tried again"
                 return events.SelectionFailed(effect.attempt, text, permanent=False, errno=errno.EHOSTUNREACH)

@@ -70,7 +70,9 @@ class StoreExchange:
             self._learn(there)
         return there.has_gone_on
 
-    async def fetch(self, local: str | None, below: int | None, unwanted: Collection[str]) -> messages.FetchAnswer:
+    async def fetch(
+        self, local: str | None, below: int | None, unwanted: Collection[str], is_chosen: bool = False
+    ) -> messages.FetchAnswer:
         """Gets the newest checkpoint of the store into the folder, if it is newer than `local` and below a step."""
         name = name_of(local)
         question = messages.FetchRequest(
@@ -79,8 +81,14 @@ class StoreExchange:
             below,
             unwanted=tuple(sorted(unwanted)),
             epoch=self._hold.epoch or 0,
+            is_chosen=is_chosen,
         )
-        there = await self._questions.ask("fetching from the mirror", question, messages.FetchAnswer)
+        try:
+            there = await self._questions.ask("fetching from the mirror", question, messages.FetchAnswer)
+        except MirrorError as error:
+            if error.other_run is not None:
+                self._learn(await self._look_only())  # which epoch follows, should the job go on from what is here
+            raise
         self._learn(there)
         for refused in there.bad:
             self._log.warning("mirror.refused", checkpoint=refused)

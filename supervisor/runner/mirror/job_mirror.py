@@ -137,12 +137,14 @@ class JobMirror(ProgramObserver):
         """Whether the store may have a newer checkpoint than the newest whole one here."""
         return self._hold.may_have_newer(name_of(local))
 
-    async def fetch(self, local: str | None, below: int | None, unwanted: Collection[str]) -> messages.FetchAnswer:
+    async def fetch(
+        self, local: str | None, below: int | None, unwanted: Collection[str], is_chosen: bool = False
+    ) -> messages.FetchAnswer:
         """Gets the newest checkpoint of the store into the folder, if it is newer than `local` and below a step.
 
-        Raises MirrorError.
+        `is_chosen`: an operator has said that training goes on from there. Raises MirrorError.
         """
-        answer = await self._exchange.fetch(local, below, unwanted)
+        answer = await self._exchange.fetch(local, below, unwanted, is_chosen)
         self.error = None
         return answer
 

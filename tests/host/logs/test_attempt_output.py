@@ -225,3 +225,23 @@ def test_every_attempt_gets_its_own_output_or_what_is_left_of_it(steps: list[Ste
             is_whole = backups == 3 and not maxbytes and not {"clear", "rotate"} & {what for what, _ in steps}
             assert found == printed[attempt] or not is_whole
         file.close()
+
+
+def test_backup_of_which_nothing_comes_out_takes_no_longer(path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = OutputFile(path, 0, 1)
+    file.write(b"one\n")
+    start = position_of(file)
+    packed = path.with_name("log.1.gz")
+    name = COMPRESSED_NAME.format(start.inode).encode()
+    packed.write_bytes(gzip.compress(b"")[:3] + b"\x08" + bytes(6) + name + b"\0" + gzip.compress(b"")[10:])
+    with packed.open("ab") as members:
+        members.write(gzip.compress(b"") * 500_000 + gzip.compress(b"one\n"))
+    path.unlink()
+    path.touch()
+    monkeypatch.setattr(attempt_output, "SEEK_S", 0.2)
+
+    began_at = time.monotonic()
+    with pytest.raises(OSError, match="could not be read in"):
+        read(path, start._replace(at_ns=time.time_ns()), None)
+
+    assert time.monotonic() - began_at < 1.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs.files.file import OutputFile
+from supervisor.host.logs.files.file import OutputFile, rotate_unopened, truncate_with_backups
 
 
 def at_once(file: OutputFile) -> OutputFile:
@@ -68,3 +68,44 @@ def test_bytes_dropped_by_the_caller_are_written(tmp_path: Path) -> None:
     assert (
         tmp_path / "out.log"
     ).read_bytes() == b"half a li\n[stepkeeper dropped 1000 bytes: its disk did not answer]\n"
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_what_a_process_has_open_is_neither_rotated_nor_emptied(tmp_path: Path, is_linked: bool) -> None:
+    """Such as /dev/stdout of a daemon whose output goes to a file."""
+    (tmp_path / "log").touch()
+    with (tmp_path / "log").open("ab") as opened:
+        stream = Path(f"/dev/fd/{opened.fileno()}")
+        path = tmp_path / "link" if is_linked else stream
+        if is_linked:
+            path.symlink_to(stream)
+        file = OutputFile(path, 8, 1)
+
+        file.write(b"one two\nthree four\n")
+        file.rotate()
+        file.clear()
+        file.close()
+        truncate_with_backups(path)
+        rotate_unopened(path, 1, compress=False)
+
+        assert (tmp_path / "log").read_bytes() == b"one two\nthree four\n"
+        assert path.is_symlink()
+
+
+def test_a_file_that_can_not_be_rotated_takes_no_more_than_with_its_backups(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    file = OutputFile(path, 100, 2)
+    (tmp_path / "out.log.2").mkdir()
+
+    for number in range(50):
+        file.write(b"%08d\n" % number)
+        assert path.stat().st_size <= 300
+    trouble = file.error
+    (tmp_path / "out.log.2").rmdir()
+    file.write(b"x" * 99 + b"\n")
+    file.close()
+
+    assert trouble is not None
+    assert trouble.startswith(f"cannot rotate {path}: ")
+    assert trouble.endswith("; it grows to 300 bytes, and is emptied then")
+    assert path.with_name("out.log.1").read_bytes().startswith(b"[stepkeeper dropped 297 bytes: cannot rotate: ")

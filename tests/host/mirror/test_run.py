@@ -17,6 +17,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError, record_files, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.fetching import OtherRun
 from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints, record_given_up
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.mirror.store import Store, StoreError
@@ -643,3 +644,63 @@ def test_folder_that_was_deleted_says_again_which_epoch_its_host_holds(tmp_path:
     shutil.rmtree(folder)
     run.upload(made(folder, 200), 2)
     assert host(url, folder).begin_epoch(first, 0) == 3
+
+
+def run_with_one_at(tmp_path: Path, url: str, step: int) -> CheckpointName:
+    """A run in the store, which another host has trained to a step."""
+    other = host(url, tmp_path / "other")
+    name = made(other.folder, step)
+    other.upload(name, other.begin_epoch(name, 0))
+    return name
+
+
+def test_what_may_be_of_another_training_is_not_fetched_until_it_is_chosen(tmp_path: Path, url: str):
+    there, here = run_with_one_at(tmp_path, url, 500), host(url, tmp_path / "here")
+    own = made(here.folder, 100)
+
+    with pytest.raises(OtherRun, match=r"of step 500 .* saved before there was this mirror"):
+        here.fetch(own, None)
+    assert here.fetch(None, None, only_look=True).standing is None, "the account of progress does not count it"
+    assert local_checkpoints(here.folder) == [own]
+    assert here.fetch(None, 501, is_chosen=True).fetched == there
+    assert here.fetch(there, None).left_behind == ()
+
+
+def test_what_may_be_of_another_training_is_not_taken_over_by_a_host_that_could_not_look(tmp_path: Path, url: str):
+    run_with_one_at(tmp_path, url, 500)
+    here = host(url, tmp_path / "here")
+
+    with pytest.raises(OtherRun):
+        here.take_over(made(here.folder, 100), 0, None)
+
+    assert max(here.epochs()) == 1
+
+
+def test_operator_who_goes_on_from_what_is_here_takes_the_run_over(tmp_path: Path, url: str):
+    run_with_one_at(tmp_path, url, 500)
+    here = host(url, tmp_path / "here")
+    own = made(here.folder, 100)
+    record_given_up(here.folder, 101, has_mirror=True)
+
+    assert here.fetch(own, None).fetched is None
+    assert here.take_over(own, 1, None) == (2, None)
+
+
+def test_copy_of_a_run_is_of_that_run(tmp_path: Path, url: str):
+    first, copy = host(url, tmp_path / "first"), host(url, tmp_path / "copy")
+    shared = made(first.folder, 100)
+    epoch = first.begin_epoch(shared, 0)
+    for name in (shared, made(first.folder, 500)):
+        first.upload(name, epoch)
+    made(copy.folder, 100)  # by hand, without what the folder says of epochs
+
+    assert str(copy.fetch(shared, None).fetched) == "step-0000000500.a1"
+
+
+def test_what_was_saved_after_a_look_at_an_empty_store_is_of_the_run_there(tmp_path: Path, url: str):
+    here = host(url, tmp_path / "here")
+    here.fetch(None, None)
+    own = made(here.folder, 100)
+    there = run_with_one_at(tmp_path, url, 500)
+
+    assert here.fetch(own, None).fetched == there

@@ -104,3 +104,17 @@ def test_a_later_step_of_initial_checkpoint_is_not_taken_for_progress_of_this_ru
     ended = train(tmp_path / "new", 7, tmp_path, STEPKEEPER_MIRROR=url, STEPKEEPER_INITIAL_CHECKPOINT=str(base))
 
     assert "begins at 5" in ended.stdout, ended.stderr
+
+
+@pytest.mark.slow
+def test_newer_checkpoints_of_what_may_be_another_training_are_refused(tmp_path: Path):
+    url, run = f"file://{tmp_path}/store/j", tmp_path / "run"
+    uploaded(tmp_path / "other", url, 5, tmp_path)
+    assert train(run, 3, tmp_path).returncode == 0
+
+    ended = train(run, 7, tmp_path, STEPKEEPER_MIRROR=url)
+
+    assert ended.returncode == 73, ended.stderr
+    assert "is of step 5 (step-0000000005.a1), and nothing says that it is of the same training" in ended.stderr
+    assert "unset STEPKEEPER_MIRROR to go on from step-0000000003.a1, or move what is in" in ended.stderr
+    assert "begins at 3" in train(run, 4, tmp_path).stdout

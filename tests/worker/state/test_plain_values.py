@@ -239,3 +239,20 @@ def test_what_has_an_initial_value_of_its_kind_is_kept() -> None:
     again.restore(state.to_bytes())
 
     assert dict(again) == dict(state)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("make", [np.asarray, np.ma.asarray])
+def test_an_array_lies_in_memory_as_before(axes: tuple[int, ...], make: Callable[[Any], Any]) -> None:
+    """Libraries add in another order where it lies in another one."""
+    array = make(np.arange(24.0).reshape(2, 3, 4)).transpose(axes)
+    other = make(np.zeros(array.shape))
+
+    again = restored(array)
+
+    assert np.array_equal(again, array)
+    assert again.strides == array.strides
+    assert restored(array, again) is again
+    assert (restored(array, other) is other) == (axes == (0, 1, 2))
+    assert restored(np.zeros((3, 1, 1)).T).shape == (1, 1, 3)
+    assert restored(np.asmatrix(np.asfortranarray(np.ones((2, 3))))).strides == (8, 16)

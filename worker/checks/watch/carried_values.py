@@ -34,21 +34,21 @@ _REMEDIES = {
     ),
     "file": (
         "each step reads {it} further, and a restart would read from where the script begins: go through the data with "
-        'run.batches, or keep the position, as in run.state["{name}"] = {name}.tell(), and seek it behind the with, '
+        'run.batches, or keep the position, as in run.state["{name}"] = {path}.tell(), and seek it behind the with, '
         "or give the name to leave_out= if it may begin anew"
     ),
     "log": (
         "no checkpoint has the length of {it}, and a restart would begin another file: put {it} into run.state, as in "
-        'state={{"{name}": {name}}}'
+        'state={{"{name}": {path}}}'
     ),
     "drawn": (
         "the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
-        "anew: loop over run.order({name}), which keeps the order, or keep {one} in run.state, or give the name "
+        "anew: loop over run.order({path}), which keeps the order, or keep {one} in run.state, or give the name "
         "to leave_out= if it may differ"
     ),
     "data": (
         "an epoch replaces {it} for those that follow, and a restart in these would begin with the first: choose "
-        "{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
+        "{it} from the epoch's number in each epoch, as in {path} = later if epoch >= 3 else first, or give the "
         "name to leave_out= if that does not matter"
     ),
     "tensors": (
@@ -66,7 +66,7 @@ _REMEDIES = {
     "object": (
         "a step assigns another object, and a restart would begin with the first again: choose {it} in each pass "
         "from the epoch's or the step's number, or from what is in run.state, as in "
-        '{name} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
+        '{path} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
     ),
     "setting": (
         "no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
@@ -103,11 +103,12 @@ _REMEDIES = {
     "queue": (
         "no checkpoint has what waits in {it}, and a restart would leave out what another thread has read ahead: "
         "read ahead in the data, before run.batches, as in dataset.prefetch(2), or make each entry from the "
-        "step's number; of one that only the loop fills, keep list({name}.queue) in run.state, or give the name "
+        "step's number; of one that only the loop fills, keep list({path}.queue) in run.state, or give the name "
         "to leave_out= if it may begin anew"
     ),
 }
-"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`: the first one's."""
+"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`, `path`: the first one's,
+what to call it in the state, and how the script comes to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
         )
     if first.kind in _REMEDIES:
-        return _REMEDIES[first.kind].format(it=it, one=one, name=name)
+        return _REMEDIES[first.kind].format(it=it, one=one, name=name, path=first.path)
     kept = f'keep {one} in run.state{"" if len(group) == 1 else ", as in run.state"}["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import io
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, 
 from supervisor.host.user_folders.guarded_open import open_guarded
 
 MOST_FILES = 100  # that are looked at; each takes a descriptor
-SEEK_S = 5.0  # in one compressed file: what it was compressed from may be of any size
+SEEK_S = 5.0  # in one compressed file, with the read behind it: what it was compressed from may be of any size
 _SEEK_BYTES = 1 << 20
 _HEAD_BYTES = 64  # holds a gzip header with a name of ours
 _NAMED = 0x08  # RFC 1952: FLG.FNAME; we write no other optional field before it
@@ -28,6 +29,30 @@ class OutputGone(Exception):
     """Nothing of the output is there any more; the text says why."""
 
 
+class _PackedFile(io.FileIO):
+    """The bytes of a compressed file, until the time `until` (monotonic seconds).
+
+    The limit is here because some of them, such as empty gzip members, give nothing at all when they are unpacked.
+    """
+
+    until = float("inf")
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.monotonic() > self.until:
+            raise OSError(errno.ETIMEDOUT, f"a compressed backup could not be read in {SEEK_S:g} s")
+        return super().read(size) or b""
+
+
+class _CompressedFile(gzip.GzipFile):
+    def __init__(self, packed: _PackedFile) -> None:
+        super().__init__(fileobj=packed, mode="rb")
+        self.packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self.packed.close()
+
+
 @dataclass(slots=True)
 class _Part:
     """One file of the log, open; of it the bytes from `begin` to `end` belong to the attempt.
@@ -36,7 +61,7 @@ class _Part:
     last (Unix time).
     """
 
-    file: BinaryIO | gzip.GzipFile
+    file: BinaryIO | _CompressedFile
     inode: int
     size: int
     written_ns: int
@@ -45,13 +70,12 @@ class _Part:
 
     def seek(self, offset: int) -> None:
         """Goes to the byte at `offset`. Raises OSError, also if that takes too long."""
-        if isinstance(self.file, gzip.GzipFile):
-            until = time.monotonic() + SEEK_S
+        if isinstance(self.file, _CompressedFile):
+            self.file.packed.until = time.monotonic() + SEEK_S
             if offset < self.file.tell():
                 self.file.rewind()
             while self.file.tell() < offset and self.file.read(min(_SEEK_BYTES, offset - self.file.tell())):
-                if time.monotonic() > until:
-                    raise OSError(errno.ETIMEDOUT, f"a compressed backup could not be read in {SEEK_S:g} s")
+                pass
         self.file.seek(offset)
 
     def fits(self, position: LogPosition) -> bool:
@@ -194,7 +218,7 @@ def _open(path: Path) -> _Part | None:
             status = os.fstat(descriptor)
             size = int.from_bytes(os.pread(descriptor, 4, max(0, status.st_size - 4)), "little")
             known = _ORIGINAL.match(head, 10) if len(head) > 10 and head[3] == _NAMED else None
-            content = gzip.open(f"/proc/self/fd/{descriptor}")  # noqa: SIM115 - its owner closes it
+            content = _CompressedFile(_PackedFile(f"/proc/self/fd/{descriptor}"))
             return _Part(content, int(known[1]) if known else 0, size, status.st_mtime_ns, end=size)
     return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor.host.logs.files import compression
 from supervisor.host.logs.files.positions import LogPosition, position_in
-from supervisor.host.user_folders.guarded_open import guarded_folder, open_guarded
+from supervisor.host.user_folders.guarded_open import MAX_LINKS, guarded_folder, open_guarded
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
@@ -39,7 +39,7 @@ class OutputFile:
         self._descriptor: int | None = None
         self._identity = (0, 0)
         self._size = 0
-        self._is_regular = True
+        self._is_regular = True  # and made for this log, so it may be rotated and emptied
         self._at_line_start = True
         self._dropped = 0
         self._cause = ""
@@ -82,6 +82,8 @@ class OutputFile:
         """Empties the file and deletes its backups; does not create a file. Raises OSError."""
         if self._descriptor is None:
             truncate_with_backups(self.path)
+            return
+        if not self._is_regular:
             return
         with self._renaming, guarded_folder(self.path.parent) as folder:
             _delete_backups(self.path.name, self.backups, folder)
@@ -154,8 +156,13 @@ class OutputFile:
         except OSError as error:
             if self._descriptor is None:
                 raise
-            self.error = f"cannot rotate {self.path}: {error.strerror}; it grows beyond {self.maxbytes} bytes"
-            return len(data) - start
+            most = self.maxbytes * (1 + self.backups)  # as much as with all backups
+            self.error = f"cannot rotate {self.path}: {error.strerror}; it grows to {most} bytes, and is emptied then"
+            if self._size + len(data) - start > most:
+                self._dropped, self._cause = self._size, f"cannot rotate: {error.strerror}"
+                self._truncate()
+                self._write_loss_line()
+            return min(len(data) - start, max(1, most - self._size))
         return self._bytes_that_fit(data, start) or self.maxbytes
 
     def _bytes_that_fit(self, data: bytes, start: int) -> int:
@@ -229,9 +236,25 @@ class OutputFile:
         self._descriptor = open_guarded(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, users=self.users)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
-        self._is_regular = stat.S_ISREG(status.st_mode)
+        self._is_regular = stat.S_ISREG(status.st_mode) and not _is_of_process(self.path)
         self._size, self._at_line_start = status.st_size, True
         self._check_at = time.monotonic() + CHECK_EVERY_S
+
+
+def _is_of_process(path: Path) -> bool:
+    """Whether a path leads to what some process has open, such as `/dev/stdout`, or a link to it.
+
+    What that is, somebody else made and may go on reading or writing, also if it is a regular file.
+    """
+    for _ in range(MAX_LINKS):
+        folder = path.parent.resolve()
+        if folder.is_relative_to("/proc"):
+            return True
+        try:
+            path = folder / (folder / path.name).readlink()
+        except OSError:  # it is no link
+            return False
+    return False
 
 
 _SUFFIXES = ("", compression.SUFFIX)
@@ -271,6 +294,8 @@ def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
 
 def truncate_with_backups(path: Path) -> None:
     """Empties a log file that no logger may have open, and deletes its backups, up to the first missing number."""
+    if _is_of_process(path):
+        return
     with contextlib.suppress(FileNotFoundError):
         with guarded_folder(path.parent) as folder:
             _delete_backups(path.name, 0, folder)

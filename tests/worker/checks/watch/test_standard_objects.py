@@ -27,6 +27,7 @@ import pytest
 
 from tests.worker.checks.watch.test_step_watch import DATA, Run, evaluate
 from worker.checks.findings import Finding
+from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.step_watch import StepWatch
 from worker.log_file import LogFile
 from worker.state.run_state import RunState
@@ -322,6 +323,16 @@ def test_queue_is_not_to_be_put_into_the_state_as_it_is() -> None:
     (finding,) = [finding for finding in found if finding.name.startswith("waiting ")]
     assert "read ahead in the data, before run.batches" in finding.remedy
     assert "list(waiting.queue) in run.state" in finding.remedy
+
+
+@pytest.mark.parametrize(("kind", "code"), [
+    ("queue", "list(reader.held.queue)"), ("file", '["held"] = reader.held.tell()'), ("log", '{"held": reader.held}'),
+    ("drawn", "run.order(reader.held)"),
+])  # fmt: skip
+def test_remedy_names_the_object_as_the_script_does(kind: str, code: str) -> None:
+    (finding,) = findings_of([CarriedValue("reader.held", "reader.held", is_library=False, kind=kind)])
+
+    assert code in finding.remedy
 
 
 def test_object_of_the_standard_library_in_leave_out_is_not_named() -> None:
