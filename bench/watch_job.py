@@ -21,9 +21,9 @@ def job(example: str) -> None:
     began = time.monotonic()
 
     class Timed(StepWatch):
-        def look(self, *arguments: Any) -> Any:
+        def look(self, *arguments: Any, **options: Any) -> Any:
             started = time.thread_time()
-            result = super().look(*arguments)
+            result = super().look(*arguments, **options)
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._times.looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._times.looks

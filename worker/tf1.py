@@ -77,8 +77,7 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every, **options)  # fmt: skip
 
     def __enter__(self) -> Self:
-        self._saver_files.checks_finite = self._on_nan != "off"
-        self._saver_files.record_non_finite()
+        self._saver_files.check_finite(self._on_nan != "off")
         is_first_run, steps_before = not self._attempt.has_begun_run, self._saver_files.global_step()
         super().__enter__()
         if is_first_run and self.step == 0:
@@ -124,8 +123,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: the Saver deletes nothing
             floats = [variable for variable in tf.compat.v1.global_variables() if variable.dtype.base_dtype.is_floating]
             self._finite = {variable.op.name: tf.reduce_all(tf.math.is_finite(variable)) for variable in floats}
-        self.checks_finite = True
-        """Whether to refuse a state with values that are not finite, except where it had them before the first step."""
+        self._checks_finite = True
         self._expected_not_finite: frozenset[str] = frozenset()
         self._copier = _SessionCopier(session)
 
@@ -139,12 +137,12 @@ class _SaverFiles:  # its name is the `kind` in state.json
 
     def write(self, folder: Path) -> None:
         with _as_python_errors():
-            self._check_finite()
+            self._require_finite()
             self._saver.save(self._session, str(folder / layout.PREFIX), write_meta_graph=False, write_state=False)
 
     def copied(self) -> Callable[[Path], None] | None:
         with _as_python_errors():
-            self._check_finite()
+            self._require_finite()
             return self._copier.copied()
 
     def global_step(self) -> int:
@@ -152,17 +150,18 @@ class _SaverFiles:  # its name is the `kind` in state.json
         counter = tf.compat.v1.train.get_global_step(self._session.graph)
         return 0 if counter is None else int(self._session.run(counter))
 
-    def record_non_finite(self) -> None:
-        """Records which variables are not finite before the first step, which is then on purpose."""
+    def check_finite(self, checks: bool) -> None:
+        """Whether to refuse a state with values that are not finite, except where it has them now: on purpose."""
+        self._checks_finite = checks
         self._expected_not_finite = frozenset(self._not_finite())
 
     def _not_finite(self) -> list[str]:
-        if not self.checks_finite or not self._finite:
+        if not self._checks_finite or not self._finite:
             return []
         results = self._session.run(self._finite)
         return sorted(name for name, is_finite in results.items() if not is_finite)
 
-    def _check_finite(self) -> None:
+    def _require_finite(self) -> None:
         bad = [name for name in self._not_finite() if name not in self._expected_not_finite]
         if bad:
             raise NotFinite.naming(bad)

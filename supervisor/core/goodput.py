@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import ProgramFacts, State
 
 
@@ -202,10 +201,7 @@ def _in_state(facts: ProgramFacts) -> TimeSpent | None:
         case State.SUCCEEDED | State.EXITED:
             return TimeSpent.STOPPED
         case State.STOPPING | State.KILLING:
-            if facts.current.decided_end is not None and facts.current.decided_end[0] in (
-                Cause.HANG,
-                Cause.STARTUP_TIMEOUT,
-            ):
+            if facts.current.decided_end is not None and facts.current.decided_end[0].traits.is_stall:
                 return TimeSpent.HUNG
             return TimeSpent.DOWN if facts.wanted else TimeSpent.STOPPED
         case _:

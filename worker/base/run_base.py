@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -31,9 +31,8 @@ class RunBase(ReplayableLoop):
     def __init__(self, settings: RunSettings) -> None:
         attempt = current_attempt()
         leave_out = settings.leave_out if attempt.proof is None else attempt.proof.without_left_out(settings.leave_out)
-        super().__init__(
-            settings.total_steps, RunState(settings.state, self._adapt_state), attempt, leave_out, settings.directory
-        )
+        state = RunState(settings.state, self._adapt_state, self._memory_of_parts)
+        super().__init__(settings.total_steps, state, attempt, leave_out, settings.directory)
         self._strict = settings.strict
         self._on_nan = settings.on_nan
         self._stop = StopSignals(self._attempt.requests)
@@ -177,6 +176,10 @@ class RunBase(ReplayableLoop):
     def _adapt_state(self, value: Any) -> HasState | None:
         """Gives and takes the state of an object of this run's framework, for `run.state`; None for other values."""
         return None
+
+    def _memory_of_parts(self) -> Collection[int]:
+        """Where the memory of PyTorch tensors begins that the run restores itself, for `run.state`."""
+        return frozenset()
 
     # --- a step and what follows it ---
 

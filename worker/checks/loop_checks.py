@@ -217,11 +217,10 @@ class LoopChecks:
 
     def watch_values(self, step: int, epoch: int, frame: FrameType | None, *, head_draws: bool) -> list[Finding]:
         """The values that the loop carries and no checkpoint would hold. Called at the first step; from now on, what
-        changes is watched. `head_draws`: as for `StepWatch`."""
+        changes is watched. `head_draws`: as for `StepWatch.look`."""
         assert self._new_watch is not None
         self._watch, self._new_watch = self._new_watch, None
-        self._watch.head_draws = head_draws
-        return self._watch.look(step, epoch, frame)
+        return self._watch.look(step, epoch, frame, head_draws=head_draws)
 
     @property
     def has_begun_pass(self) -> bool:

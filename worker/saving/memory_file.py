@@ -15,7 +15,6 @@ from pathlib import Path
 from supervisor.protocol.memory_tier import layout
 
 _MADV_DONTFORK = 10  # linux/mman.h; a data loader that is forked would keep the pages for as long as it lives
-TOUCHED_BYTES = 4 << 20  # at a time: the interpreter's lock is free in between
 
 
 class MemoryFile:

@@ -39,9 +39,15 @@ class RunState(MutableMapping[str, Any]):
     """
 
     def __init__(
-        self, initial: Mapping[str, Any] | None = None, adapt: Callable[[Any], HasState | None] = lambda value: None
+        self,
+        initial: Mapping[str, Any] | None = None,
+        adapt: Callable[[Any], HasState | None] = lambda value: None,
+        memory_of_others: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         """`adapt`: what gives and takes the state of a framework's object; None for any other value.
+        `memory_of_others`: where the memory of PyTorch tensors begins that the run restores itself:
+        `state={"best": net.state_dict()}` gives the parameters of the model, which a restore of the best ones must not
+        fill.
 
         Raises TypeError for names and values that can't be saved.
         """
@@ -55,9 +61,7 @@ class RunState(MutableMapping[str, Any]):
         """The order in which `run.order` goes through the present epoch; none of the script's values."""
         self.read: set[str] = set()
         """The names whose values the script has read; since the restore, if there was one."""
-        self.memory_of_others: Callable[[], Collection[int]] = frozenset
-        """Where the memory of PyTorch tensors begins that the run restores itself: `state={"best": net.state_dict()}`
-        gives the parameters of the model, which a restore of the best ones must not fill."""
+        self._memory_of_others = memory_of_others
         self._has_begun = False
         for name, value in (initial or {}).items():
             self[name] = value
@@ -175,7 +179,7 @@ class RunState(MutableMapping[str, Any]):
         if _ORDER in arrays:
             order = json.loads(arrays.pop(_ORDER).tobytes())
             self.order = ValueRestorer(_arrays_of(_ORDER, arrays)).restore_value(order, None)
-        restored = RestoredPlaces(others=self.memory_of_others())
+        restored = RestoredPlaces(others=self._memory_of_others())
         for number, (name, saved) in enumerate(body.items(), 1):
             present = self._values.get(name)
             together = None if saved["object"] else restored
@@ -208,7 +212,7 @@ class RunState(MutableMapping[str, Any]):
 
     def put_back(self, before: Mapping[str, Any]) -> None:
         """Makes the values again what they were when `copied` gave `before`. New names stay."""
-        places, restored = Places(), RestoredPlaces(others=self.memory_of_others())
+        places, restored = Places(), RestoredPlaces(others=self._memory_of_others())
         for name, value in before.items():
             present = self._values.get(name)
             if (keeper := self._keeper_of(present)) is not None:

@@ -7,7 +7,7 @@ import copy
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,6 @@ class Run(FilesRun):
         super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
                          generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
-        self.state.memory_of_others = self._torch_files.memory
         self._torch_files.check_finite(self._on_nan != "off")
         self._plan: Plan | None = None  # that `batches` reads
         self._loader: Any = None  # of the script, if it gave one
@@ -145,6 +144,9 @@ class Run(FilesRun):
     @property
     def _trains_with_others(self) -> bool:
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+    def _memory_of_parts(self) -> Collection[int]:
+        return self._torch_files.memory()
 
     def _copy_small(self) -> Callable[[], None]:
         return copy_small_parts(self._torch_files.parts)

@@ -16,8 +16,7 @@ from supervisor.host.ledger.attempts import AttemptRecord
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.runner.records.timeline import KEPT, TimelineEntry
 
-UNINTERRUPTED = frozenset({Cause.DONE, Cause.STOPPED})
-"""Causes of an exit that was intended."""
+UNINTERRUPTED = frozenset(cause for cause in Cause if cause.traits.is_meant)
 ALL = 1_000_000  # more attempts than the ledger keeps of a program
 
 SecondsByCategory = Annotated[Mapping[str, float], {"description": "Seconds by category."}]

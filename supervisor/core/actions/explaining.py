@@ -13,9 +13,6 @@ from supervisor.core.program.facts import ProgramFacts, State
 
 CERTAIN = (Source.KERNEL, Source.REPORT, Source.STDERR)
 """Sources that may refine a cause; for the others there are claims of their own."""
-MEANT = (Cause.DONE, Cause.STOPPED)
-OWN_WORDS = (Cause.SETUP, Cause.BUSY, Cause.DIVERGENCE, Cause.BAD_CHECKPOINT, Cause.STORAGE, Cause.PREEMPTION)
-"""Causes whose text says more than a diagnosis that only quotes a line."""
 
 
 def explain(facts: ProgramFacts, event: WorkerExited) -> WorkerExited:
@@ -55,14 +52,14 @@ def with_consequence(facts: ProgramFacts, effects: Effects, diagnosis: Diagnosis
     follows = describe_consequence(facts, now)
     return [
         replace(effect, diagnosis=replace(_in_own_words(diagnosis, effect), follows=follows))
-        if isinstance(effect, RecordEnd) and effect.cause not in MEANT
+        if isinstance(effect, RecordEnd) and not effect.cause.traits.is_meant
         else effect
         for effect in effects
     ]
 
 
 def _in_own_words(diagnosis: Diagnosis, record: RecordEnd) -> Diagnosis:
-    if diagnosis.what or diagnosis.kind is DeathKind.BY_DAEMON or record.cause not in OWN_WORDS:
+    if diagnosis.what or diagnosis.kind is DeathKind.BY_DAEMON or not record.cause.traits.has_own_words:
         return diagnosis
     return diagnosis_of(DeathKind.REPORTED, record.text, Source.REPORT)
 

@@ -138,8 +138,10 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     stated = account.stated_reason(facts, verdict)
     seen_on = None if event.mount is None or event.device is None else (event.mount, event.device)
     highest_step = None if event.mount is None else max(event.highest_step or 0, event.step or 0)
-    memory, no_copies = event.memory, facts.no_copies
-    return [SendGo(facts.attempt, event.path, gives_up_newer, memory, stated, no_copies, seen_on, highest_step)]
+    return [SendGo(
+        facts.attempt, event.path, gives_up_newer, memory=event.memory, stated=stated, no_copies=facts.no_copies,
+        seen_on=seen_on, highest_step=highest_step,
+    )]  # fmt: skip
 
 
 @leads_to(State.KILLING)

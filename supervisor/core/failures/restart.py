@@ -23,23 +23,31 @@ JITTER = 0.25  # share of the pause; enough to spread a fleet that lost the same
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What follows from a cause, wherever it is asked for: budgets, suspects, metrics and alerts derive from this.
+    """What follows from a cause, wherever it is asked for: budgets, suspects, texts and metrics derive from this.
 
     `is_charged`: such an end is a failure and counts against a budget of its own. `retry_limit`: the most retries
     without progress, where startretries allows more. `blames_checkpoint`: the checkpoint that was being restored, or a
     step, may be to blame. `is_sudden`: it ends without warning, so that the steps since the last checkpoint are lost.
+    `is_meant`: it was to end. `is_stall`: it made no progress before, and goodput counts its end as hung.
+    `has_own_words`: its text says more than a diagnosis that only quotes a line.
     """
 
     is_charged: bool = False
     retry_limit: int | None = None
     blames_checkpoint: bool = False
     is_sudden: bool = False
+    is_meant: bool = False
+    is_stall: bool = False
+    has_own_words: bool = False
 
 
 CHARGED = Traits(is_charged=True)
-OLDER_EACH_TIME = Traits(is_charged=True, retry_limit=3)
+OLDER_EACH_TIME = Traits(is_charged=True, retry_limit=3, has_own_words=True)
 """It does not mend itself: each retry goes back to an older checkpoint."""
 FORGIVEN = Traits()
+EXPLAINED = Traits(has_own_words=True)
+"""Forgiven, too."""
+MEANT = Traits(is_meant=True)
 
 
 class Cause(StrEnum):
@@ -47,20 +55,20 @@ class Cause(StrEnum):
 
     traits: Traits
 
-    DONE = "done", FORGIVEN
+    DONE = "done", MEANT
     EXITED = "exited", FORGIVEN  # a plain program ended by itself
-    STOPPED = "stopped", FORGIVEN  # on request
+    STOPPED = "stopped", MEANT  # on request
     CRASH = "crash", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True)
-    STARTUP_TIMEOUT = "startup-timeout", Traits(is_charged=True, blames_checkpoint=True)
-    HANG = "hang", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True)
+    STARTUP_TIMEOUT = "startup-timeout", Traits(is_charged=True, blames_checkpoint=True, is_stall=True)
+    HANG = "hang", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True, is_stall=True)
     SPAWN = "spawn", CHARGED  # the process could not be created
-    SETUP = "setup", FORGIVEN  # a person has to change something first
-    PREEMPTION = "preemption", FORGIVEN  # the host went away, or is about to
+    SETUP = "setup", EXPLAINED  # a person has to change something first
+    PREEMPTION = "preemption", EXPLAINED  # the host went away, or is about to
     DIVERGENCE = "divergence", OLDER_EACH_TIME  # a loss or weights that are not finite, or a loss far off
     OUT_OF_MEMORY = "out-of-memory", CHARGED  # it asked for more than there was, or the kernel killed it
     BAD_CHECKPOINT = "bad-checkpoint", OLDER_EACH_TIME  # whole, and the program can't go on from it
-    BUSY = "busy", CHARGED  # another live worker holds the checkpoint directory
-    STORAGE = "storage", FORGIVEN  # the checkpoint directory can't be used, or lacks what it held
+    BUSY = "busy", Traits(is_charged=True, has_own_words=True)  # another live worker holds the checkpoint directory
+    STORAGE = "storage", EXPLAINED  # the checkpoint directory can't be used, or lacks what it held
     MEMORY_LIMIT = "memory-limit", CHARGED  # it and what it started held more than memory_limit
     UNHEALTHY = "unhealthy", CHARGED  # its healthcheck_command said so
     GPU = "gpu-fault", Traits(is_charged=True, is_sudden=True)  # the driver reported a fault of one of its GPUs

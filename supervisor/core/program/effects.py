@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from supervisor.core.diagnosis.evidence import Diagnosis
+from supervisor.core.failures.restart import Cause
 from supervisor.core.program.events import MemoryOffer
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, StatedReason
@@ -188,7 +189,7 @@ class RecordEnd:
     """
 
     attempt: int
-    cause: str
+    cause: Cause
     text: str
     unsaved: SavedProgress | None = None
     diagnosis: Diagnosis | None = field(default=None, compare=False)

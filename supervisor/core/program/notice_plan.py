@@ -86,12 +86,6 @@ def slowest_step_s(facts: ProgramFacts) -> float:
     return max(0.0, (facts.flush_s or 0.0) - (facts.save_s or 0.0))
 
 
-def flush_takes_s(facts: ProgramFacts) -> float | None:
-    """Seconds from requesting a flush to its checkpoint on the disk, with the margin; None if never measured."""
-    save = expected_save_s(facts)
-    return None if save is None else slowest_step_s(facts) + save + facts.policy.notice_margin
-
-
 def longest_pause_s(facts: ProgramFacts) -> float:
     """The longest time without a step in the last hour, such as an evaluation; 0 if there was none."""
     return max((pause.pause_s for pause in facts.pauses), default=0.0)

@@ -1,9 +1,9 @@
 """The facts of a job that a later daemon needs to decide as this one would: budgets, suspects, where to begin."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
@@ -33,8 +33,8 @@ class PersistedFacts:
     Of a plain program, only `worked_paths` is stored. The account of progress is not among them: the ledger keeps it in
     two places. A test has the list of all other facts, and why each is known without being stored.
 
-    The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
-    that lack it, and its limits; another meaning or name needs a migration.
+    The ledger encodes it with the wire's codec, so a field needs its line here, with its limits and a default for
+    ledgers that lack it; another meaning or name needs a migration. What is stored as it is has its name below.
     """
 
     attempt: int = 0
@@ -78,54 +78,52 @@ class PersistedFacts:
     checkpoint_dir: str | None = None
 
 
+_AS_THEY_ARE: tuple[tuple[Callable[[ProgramFacts], object], tuple[str, ...]], ...] = (
+    (
+        lambda facts: facts,
+        (
+            "best_step", "ever_trained", "restore_below_step", "diverged_attempt", "no_copies", "startup_s", "steps_s",
+            "mount", "salvaged", "begin_at", "begin_since", "set_aside",
+        ),
+    ),
+    (lambda facts: facts.failures, ("deaths_without_progress",)),
+    (lambda facts: facts.suspects, ("avoid", "cleared", "unfit", "deaths")),
+    (lambda facts: facts.hang_detector, ("hung_step", "hung_in", "hangs")),
+)  # fmt: skip
+"""The facts of a job that are stored and restored as they are, by what has them."""
+
+_AS_THEY_ARE_OF_ATTEMPT = (
+    "from_checkpoint", "saved_step", "start_step", "made_progress", "start_afresh", "checkpoint_dir",
+)  # fmt: skip
+"""And those of the attempt."""
+
+
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
     """The facts of a program to store at `now` (monotonic seconds)."""
     if not facts.policy.is_job:
         return PersistedFacts(worked_paths=facts.worked_paths)
     is_failure = not (facts.waits_for_host or facts.waits_for_storage)
     waits = facts.state is State.BACKOFF and is_failure and facts.deadline_at is not None
-    origin = facts.current.checkpoint
+    current = facts.current
+    origin, older = current.checkpoint, current.older
     known = origin is not None and origin.path is not None and origin.step is not None
+    as_they_are: dict[str, Any] = {name: getattr(part(facts), name) for part, names in _AS_THEY_ARE for name in names}
+    as_they_are |= {name: getattr(current, name) for name in _AS_THEY_ARE_OF_ATTEMPT}
     return PersistedFacts(
+        **as_they_are,
         attempt=facts.attempt,
         by_cause=dict(facts.failures.by_cause),
-        deaths_without_progress=facts.failures.deaths_without_progress,
-        avoid=facts.suspects.avoid,
-        cleared=facts.suspects.cleared,
-        unfit=facts.suspects.unfit,
-        deaths=facts.suspects.deaths,
-        hung_step=facts.hang_detector.hung_step,
-        hung_in=facts.hang_detector.hung_in,
-        hangs=facts.hang_detector.hangs,
-        best_step=facts.best_step,
-        ever_trained=facts.ever_trained,
+        ports_lost=min(facts.failures.ports_lost, MAX_NAMES),
         microbatches=facts.microbatches,
-        restore_below_step=facts.restore_below_step,
         in_backoff=waits,
         reason=facts.reason if waits else None,
-        from_checkpoint=facts.current.from_checkpoint,
-        restore_begun=facts.current.restore_begun,
-        origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
-        saved_step=facts.current.saved_step,
-        start_step=facts.current.start_step,
-        made_progress=facts.current.made_progress,
-        start_limit_s=_start_limit(facts),
         backoff_left_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
-        startup_s=facts.startup_s,
-        steps_s=facts.steps_s,
-        older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
-        mount=facts.mount,
-        salvaged=facts.salvaged,
-        begin_at=facts.begin_at,
+        restore_begun=current.restore_begun,
+        origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
+        start_limit_s=_start_limit(facts),
+        older=None if older is None else (older.because, older.text),
         worked_paths=facts.worked_paths,
-        step=facts.current.step if facts.state not in ALIVE else None,
-        begin_since=facts.begin_since,
-        diverged_attempt=facts.diverged_attempt,
-        no_copies=facts.no_copies,
-        start_afresh=facts.current.start_afresh,
-        ports_lost=min(facts.failures.ports_lost, MAX_NAMES),
-        set_aside=facts.set_aside,
-        checkpoint_dir=facts.current.checkpoint_dir,
+        step=current.step if facts.state not in ALIVE else None,
     )
 
 
@@ -142,41 +140,25 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
     facts.worked_paths = stored.worked_paths
     if not facts.policy.is_job:
         return
-    failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
-    failures.by_cause, failures.deaths_without_progress = stored.by_cause, stored.deaths_without_progress
-    failures.ports_lost = stored.ports_lost
-    suspects.avoid, suspects.cleared, suspects.deaths = stored.avoid, stored.cleared, stored.deaths
-    suspects.unfit = stored.unfit
-    detector.hung_step, detector.hung_in, detector.hangs = stored.hung_step, stored.hung_in, stored.hangs
-    facts.best_step, facts.ever_trained, facts.restore_below_step = (
-        stored.best_step,
-        stored.ever_trained,
-        stored.restore_below_step,
-    )
-    facts.diverged_attempt, facts.no_copies = stored.diverged_attempt, stored.no_copies
-    facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
-    facts.mount, facts.salvaged = stored.mount, stored.salvaged
-    facts.begin_at, facts.begin_since = stored.begin_at, stored.begin_since
-    facts.set_aside = stored.set_aside
+    for part, names in _AS_THEY_ARE:
+        for name in names:
+            setattr(part(facts), name, getattr(stored, name))
+    facts.failures.by_cause, facts.failures.ports_lost = stored.by_cause, stored.ports_lost
     if _is_carried_out(facts):
         facts.begin_at = facts.begin_since = facts.set_aside = None
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
     if stored.attempt != facts.attempt:
         return
-    facts.current.from_checkpoint, facts.current.saved_step, facts.current.start_step = (
-        stored.from_checkpoint,
-        stored.saved_step,
-        stored.start_step,
-    )
-    facts.current.restore_begun = stored.restore_begun or stored.start_step is not None
-    facts.current.made_progress, facts.current.start_limit_s = stored.made_progress, stored.start_limit_s
-    facts.current.step, facts.current.start_afresh = stored.step, stored.start_afresh
-    facts.current.checkpoint_dir = stored.checkpoint_dir
-    facts.current.older = None if stored.older is None else Older(*stored.older)
+    current = facts.current
+    for name in _AS_THEY_ARE_OF_ATTEMPT:
+        setattr(current, name, getattr(stored, name))
+    current.restore_begun = stored.restore_begun or stored.start_step is not None
+    current.start_limit_s, current.step = stored.start_limit_s, stored.step
+    current.older = None if stored.older is None else Older(*stored.older)
     if stored.origin is not None:
         path, step, place = stored.origin
-        facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
+        current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
     if stored.backoff_left_s is not None:
         facts.backoff_until, facts.reason = now + stored.backoff_left_s - ago_s, stored.reason
 

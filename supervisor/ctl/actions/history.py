@@ -12,6 +12,9 @@ DEFAULT_COUNT = 20
 MOST_ATTEMPTS = 10_000
 MOST_EVENTS = 200  # as many as the daemon remembers of a program
 
+HEAD = ("ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED")
+"""Of the attempts; remarks stand in the last column."""
+
 CATEGORIES = {
     "training": "new steps",
     "saving": "training paused for a checkpoint",
@@ -33,8 +36,7 @@ def history(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if answer is None:
         return ExitStatus.ERROR
     rows = [row for attempt in answer["attempts"] for row in _attempt_rows(attempt)]
-    head = ("ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED")
-    terminal.print_result(answer, render.table(head, rows) if rows else ["no attempts yet"])
+    terminal.print_result(answer, render.table(HEAD, rows) if rows else ["no attempts yet"])
     return ExitStatus.OK
 
 
@@ -57,7 +59,8 @@ def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
     )
     diagnosis = attempt.get("diagnosis")  # a daemon of an earlier version has none
     after = [] if diagnosis is None or not diagnosis["what"] else [_consequence(diagnosis)]
-    return [*(("",) * 7 + (remark,) for remark in remarks), row, *(("",) * 7 + (remark,) for remark in after)]
+    before_remark = ("",) * (len(HEAD) - 1)
+    return [*((*before_remark, remark) for remark in remarks), row, *((*before_remark, remark) for remark in after)]
 
 
 def _consequence(diagnosis: dict[str, Any]) -> str:

@@ -108,12 +108,3 @@ class KernelReports:
                 return None
             self._records.extend(record for record in new if self._matters(record.text))
             return [record for record in self._records if record.at_s >= at_s]
-
-
-def read_since(at_s: float, path: Path = KMSG) -> list[KernelRecord]:
-    """The kernel's records since `at_s` (seconds since the boot). Takes milliseconds; raises OSError."""
-    log = KernelLog(path)
-    try:
-        return [record for record in log.read() if record.at_s >= at_s]
-    finally:
-        log.close()

@@ -137,13 +137,9 @@ def check_mounted(directory: Path, expected: str | None, tables: mount_points.Mo
     `expected`: the name of the checkpoint that should be the newest. Where that lies, the job has trained all along.
     """
     missing = mount_points.missing_volume(directory, tables)
-    if missing is None or (expected is not None and _is_committed(directory, expected)):
+    if missing is None or (expected is not None and layout.parse_name(expected) in committed_checkpoints(directory)):
         return
     raise OSError(errno.ENODEV, str(missing), str(directory))
-
-
-def _is_committed(directory: Path, name: str) -> bool:
-    return layout.parse_name(name) in committed_checkpoints(directory)
 
 
 def check_usable(directory: Path, writes: bool) -> None:

@@ -20,7 +20,6 @@ from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 EPOCHS = "epoch/"
-MAX_EPOCH = 999_999_999
 STORES = ("s3", "gs", "az")
 EPOCH_FORMAT = 1
 MAX_EPOCH_BYTES = 4096  # of the object that begins one

@@ -92,11 +92,6 @@ class GpuGuard:
         return self._client.is_started
 
     @property
-    def helper_pid(self) -> int | None:
-        """The pid of the helper; None if there is none at present."""
-        return self._client.pid
-
-    @property
     def hangs(self) -> str | None:
         """Why the driver can't be asked; None if it can, as far as known."""
         return self._client.hangs

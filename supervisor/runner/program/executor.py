@@ -78,9 +78,7 @@ class EffectExecutor:
             case effects.Abort():
                 self._stopper.abort(effect)
             case effects.LookAtSilence():
-                program, live = self._config.name, self._current.attempt
-                if live is not None:
-                    self._tasks.start(observe_silence(effect, program, live, self._services, self._post, self._log))
+                self._look_at_silence(effect)
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):
@@ -89,12 +87,25 @@ class EffectExecutor:
                 self._services.ledger.job_states.record_hang_history(self._config.name, dict(longest))
             case effects.RecordEnd():
                 self._record_end(effect)
-            case effects.ReportBreach(invariant, event, before, after):
-                remedy = "the program is supervised on; please report this record"
-                facts = {"invariant": invariant, "on": event, "before": before, "after": after}
-                self._log.error("invariant.broken", **facts, remedy=remedy)
+            case effects.ReportBreach():
+                self._report_breach(effect)
             case _:
                 assert_never(effect)
+
+    def _look_at_silence(self, effect: effects.LookAtSilence) -> None:
+        program, live = self._config.name, self._current.attempt
+        if live is not None:
+            self._tasks.start(observe_silence(effect, program, live, self._services, self._post, self._log))
+
+    def _report_breach(self, effect: effects.ReportBreach) -> None:
+        self._log.error(
+            "invariant.broken",
+            invariant=effect.invariant,
+            on=effect.event,
+            before=effect.before,
+            after=effect.after,
+            remedy="the program is supervised on; please report this record",
+        )
 
     async def _look_at_start_paths(self, effect: effects.LookAtStartPaths) -> None:
         """Posts whether the program could be started now; nothing while an earlier look has no answer."""
@@ -128,7 +139,14 @@ class EffectExecutor:
 
 
 def _message_of(effect: effects.SendGo) -> messages.Go:
-    socket, of_attempt = (None, None) if effect.memory is None else (effect.memory.socket, effect.memory.of_attempt)
     mount, device = effect.seen_on or (None, None)
-    seen = mount, device, effect.no_copies, effect.highest_step
-    return messages.Go(effect.attempt, effect.restore, socket, of_attempt, *seen)
+    return messages.Go(
+        effect.attempt,
+        effect.restore,
+        memory=None if effect.memory is None else effect.memory.socket,
+        memory_attempt=None if effect.memory is None else effect.memory.of_attempt,
+        mount=mount,
+        device=device,
+        no_copies=effect.no_copies,
+        highest_step=effect.highest_step,
+    )

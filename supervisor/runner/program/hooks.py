@@ -49,14 +49,14 @@ class HookNotifier(ProgramObserver):
         match effect:
             case effects.RecordEnd():
                 self._ended = effect
-                if effect.cause == Cause.DONE:
+                if effect.cause is Cause.DONE:
                     self._run_hook("done")
                 if effect.unsaved is not None:
                     lost = effect.unsaved
                     steps: dict[str, HookFact] = {"safe_step": lost.safe_step, "unsaved_steps": lost.unsaved}
                     self._run_hook("unsaved", **steps, checkpoint=lost.checkpoint, text=lost.describe_end())
             case effects.Spawn() if self._ended is not None:
-                if self._ended.cause not in (Cause.DONE, Cause.STOPPED):
+                if not self._ended.cause.traits.is_meant:
                     cause, text = str(self._ended.cause), self._ended.text
                     self._run_hook("relaunched", cause=cause, text=text, **self._diagnosis())
                 self._ended = None

@@ -38,7 +38,7 @@ from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.program.view import ProgramView
-from supervisor.runner.records.observers import ObserverList
+from supervisor.runner.records.observers import ObserverList, ProgramObserver
 from supervisor.runner.records.timeline import SHOWN_WITH_ERROR, describe_event
 
 
@@ -72,18 +72,16 @@ class Runner(ProgramView):
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.records, self.mirror, lambda: self.takeover.is_adoption_settled
         )
-        self._observers = ObserverList(
-            self._log_internal_error,
-            [
-                *([self.standby] if self.standby is not None else []),
-                *self.records.observers(),
-                self.requests,
-                *([self.mirror] if self.mirror is not None else []),
-                self._publisher,
-                self._persisted_state,
-                HookNotifier(config, self._job, services.hook_commands, services.hooks),
-            ],
-        )
+        observers: list[ProgramObserver | None] = [
+            self.standby,
+            *self.records.observers(),
+            self.requests,
+            self.mirror,
+            self._publisher,
+            self._persisted_state,
+            HookNotifier(config, self._job, services.hook_commands, services.hooks),
+        ]
+        self._observers = ObserverList(self._log_internal_error, [*filter(None, observers)])
         program = ProgramServices(config, services, self.records, self._observers, self.post, tasks, log)
         self.memory: MemoryHolder | None = None
         """What the job's workers keep in memory; None for a program that is no job."""

@@ -26,5 +26,12 @@ def test_what_people_decided_is_no_failure():
         assert not cause.traits.is_charged
 
 
+def test_an_end_that_was_meant_is_no_failure_and_leaves_no_suspect():
+    meant = [cause.traits for cause in Cause if cause.traits.is_meant]
+
+    assert meant
+    assert not any(traits.is_charged or traits.blames_checkpoint or traits.is_sudden for traits in meant)
+
+
 def test_a_job_saves_more_often_after_deaths_without_warning():
     assert {Cause.CRASH, Cause.HANG, Cause.LOST, Cause.GPU} == LOSING

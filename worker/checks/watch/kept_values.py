@@ -3,7 +3,6 @@
 Each kind of run says what its checkpoints hold, and the watch and the search leave that out. Imports no framework.
 """
 
-import dis
 import enum
 import functools
 import itertools
@@ -18,7 +17,7 @@ import numpy as np
 
 from worker.checks.reachability import closure_of, held_attributes, is_installed_file
 from worker.checks.watch import digests
-from worker.checks.watch.code.instructions import is_method
+from worker.checks.watch.code.written_names import WHOLESALE, takes_by_computed_name, used_whole, uses_itself
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
     SKIPPED,
@@ -118,13 +117,6 @@ def digest_of(value: Any) -> int | None:
     return None
 
 
-_WHOLESALE = frozenset(
-    {"vars", "__dict__", "dump", "dumps", "asdict", "deepcopy", "tree_map", "tree_leaves", "tree_flatten", "state_dict",
-     "ravel_pytree", "to_bytes", "to_state_dict", "msgpack_serialize", "get_weights"}
-)  # fmt: skip
-"""Names of what takes everything from an object."""
-
-
 def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
     """Takes as kept what functions can write: what they reach by the names in their code.
 
@@ -153,33 +145,20 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
         for holder in holders:
             waiting += [getattr(type(holder), name, None) for name in code_names]
         waiting += [value for _, value in roots]
-    is_computed = any(map(_takes_by_computed_name, codes))
+    is_computed = any(map(takes_by_computed_name, codes))
     if is_computed:
         listed = _listed_names(names, codes, [*(value for name, value in roots if name in names), *holders])
         names |= listed
-    takes_all = not names.isdisjoint(_WHOLESALE) or (is_computed and not listed)
-    written = _Written(names, frozenset().union(*map(_used_whole, codes)) if takes_all else frozenset())
+    takes_all = not names.isdisjoint(WHOLESALE) or (is_computed and not listed)
+    written = _Written(names, frozenset().union(*map(used_whole, codes)) if takes_all else frozenset())
     for name, value in roots:
         _keep(kept, name, value, written.inside(name), seen)
-    takes_itself = "__dict__" in names or any(map(_uses_itself, codes))
+    takes_itself = "__dict__" in names or any(map(uses_itself, codes))
     for holder in holders:
         if takes_all and not takes_itself:  # as in pickle.dumps((self.params, self.state))
             _keep_attributes(kept, holder, written, seen)
         else:
             _keep(kept, "", holder, None if takes_all else written, seen)
-
-
-@functools.cache
-def _takes_by_computed_name(code: types.CodeType) -> bool:
-    """Whether a function, or one inside it, calls getattr or attrgetter with a name that does not stand there."""
-    steps = iter(step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE"))
-    for step in steps:
-        if step.argval in ("getattr", "attrgetter") and step.opname.startswith("LOAD_"):
-            arguments = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), steps))
-            is_made = any(step.opname in ("BUILD_STRING", "FORMAT_VALUE", "BINARY_OP") for step in arguments)
-            if is_made or not any(isinstance(step.argval, str) and step.opname == "LOAD_CONST" for step in arguments):
-                return True
-    return any(_takes_by_computed_name(const) for const in code.co_consts if isinstance(const, types.CodeType))
 
 
 def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], values: Iterable[Any]) -> set[str]:
@@ -259,33 +238,6 @@ def _computes(kind: type, names: Collection[str]) -> bool:
     """Whether one of these names is a property of a class: nobody knows what it takes."""
     computed = (property, functools.cached_property)
     return any(isinstance(vars(owner).get(name), computed) for owner in kind.__mro__ for name in names)
-
-
-@functools.cache
-def _used_whole(code: types.CodeType) -> frozenset[str]:
-    """The names and attributes of which a function, or a function inside it, uses more than an attribute."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
-    own = {
-        str(load.argval)
-        for load, following in itertools.pairwise(steps)
-        if load.opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST"))
-        and (following.opname != "LOAD_ATTR" or is_method(following) or following.argval in _WHOLESALE)
-    }
-    inner = [_used_whole(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(own).union(*inner)
-
-
-@functools.cache
-def _uses_itself(code: types.CodeType) -> bool:
-    """Whether a method uses its object as a whole, and not only attributes of it."""
-    itself = code.co_varnames[:1]
-    loads = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "EXTENDED_ARG"]
-    return any(
-        load.opname in ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
-        and (load.argval,) == itself
-        and not following.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"))
-        for load, following in itertools.pairwise(loads)
-    )
 
 
 def keep_state_of(kept: Kept, item: Any) -> None:

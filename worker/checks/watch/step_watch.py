@@ -18,7 +18,6 @@ import contextlib
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from worker.checks import loop_source
@@ -31,19 +30,18 @@ from worker.checks.watch.clocks import PROCESS_BEGAN_AT
 from worker.checks.watch.code.access_order import AccessOrder, unwatched_code
 from worker.checks.watch.code.attribute_readers import AttributeReaders
 from worker.checks.watch.code.count_uses import CountUses
-from worker.checks.watch.code.instructions import measured_names, stored_names
+from worker.checks.watch.code.instructions import stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame, is_count_before_loops, is_made_from_run, loop_frames
 from worker.checks.watch.code.loop_heads import read_behind
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.head_values import HeadValues, made_in_run_head
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.look import Look, place_in
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
-from worker.checks.watch.lost_changes import LostChanges
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import ReplacedObjects
-from worker.checks.watch.script_objects import names_in_code
 from worker.checks.watch.set_once import SetOnce
 from worker.checks.watch.standard_objects import environment_of
 from worker.checks.watch.traced_constants import TracedConstants
@@ -74,8 +72,6 @@ class StepWatch:
         self._state = state
         self._entered = entered
         self._roots = roots
-        self.head_draws = False
-        """Whether the code before the first epoch's batches drew random numbers."""
         self._once = SetOnce(recorded or {})
         self._head_values = HeadValues()
         self._count_uses = CountUses()
@@ -110,10 +106,11 @@ class StepWatch:
         """What the head of an epoch, done again, has made otherwise than at the epoch's begin: what matters to the
         batches that are left, if there are any, and what also the code behind them reads."""
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
-        search = Search(kept, time.thread_time() + LOOK_S).run(self._roots_of(frames))
-        lost = self._lost_changes(search, kept, frames, is_other_epoch=True)
+        until = time.thread_time() + LOOK_S
+        search = Search(kept, until).run(self._roots_of(frames))
+        look = self._look_at(search, kept, frames, until, epoch, is_other_epoch=True)
         made = self._head_values.made_otherwise(recorded, search.values, frames, epoch)
-        others = [reached for reached in made if not lost.is_kept_or_time(reached)]
+        others = [reached for reached in made if not look.is_kept_or_time(reached)]
         behind = frozenset[str]().union(*(read_behind(loop_frame.frame) for loop_frame in frames))
         values_of = {reached.path: CarriedValue(reached.path, reached.path, False, "head") for reached in others}
         read = [values_of[reached.path] for reached in others if short_name(reached.path) in behind]
@@ -134,50 +131,41 @@ class StepWatch:
         """Whether it has seen enough later passes for that."""
         return self._times.looks >= FIRST_LOOKS
 
-    def look(self, step: int, epoch: int, frame: types.FrameType | None) -> list[Finding]:
-        """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
+    def look(self, step: int, epoch: int, frame: types.FrameType | None, *, head_draws: bool = False) -> list[Finding]:
+        """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`.
+        `head_draws`: whether the code before the first epoch's batches drew random numbers."""
         if not self._times.is_due(step, epoch):
             return []
         started = time.thread_time()
         if self._order is not None:
             self._order.end()
-        frames = loop_frames(frame, self._entered)
-        kept = self._kept_now()
+        frames, kept = loop_frames(frame, self._entered), self._kept_now()
         is_first = self._times.looks == 0
         findings = self._names.carried(frames, kept, is_first=is_first)
-        if is_first and self.head_draws:
+        if is_first and head_draws:
             findings += self._names.drawn(frames, kept)
         findings += self._names.rebound(frames)
         until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
         search = Search(kept, until).run(self._roots_of(frames))
-        is_other_epoch = epoch != self._epoch
-        lost = self._lost_changes(search, kept, frames, is_other_epoch=is_other_epoch)
-        if not is_first:
-            findings += self._changed(search, lost, frames)
-        findings += self._replaced(search, kept, lost, frames)
-        findings += self._set_otherwise(search, kept, lost, frames)
-        if is_first:
-            filled = self._head_values.filled_otherwise(search.values, epoch)
-            findings += findings_of(
-                CarriedValue(now.path, now.path, False, "head") for now in filled if not lost.is_kept_or_time(now)
-            )
-        self._head_values.see(
-            search.values,
-            frames,
-            lambda reached: reached.path in self._named or lost.is_kept_or_time(reached),
-            is_first=is_other_epoch,
-        )
-        findings += self._changed_ahead(search, kept, lost, until)
-        findings += self._frozen(search, kept, until)
+        look = self._look_at(search, kept, frames, until, epoch)
+        for rule in (
+            self._changed,
+            self._replaced,
+            self._set_otherwise,
+            self._left_to_steps,
+            self._changed_ahead,
+            self._frozen,
+        ):
+            findings += findings_of(rule(look))
         self.is_cut_short = self.is_cut_short or search.ended
-        self._note_unreadable(search, kept, frames)
+        self._note_unreadable(look)
         self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
         self._of_classes_before = search.of_classes
         self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
         self._times.add(time.thread_time() - started)
-        if self._times.looks == 1:
+        if is_first:
             self._watch_one_step(frames)
         return findings
 
@@ -228,132 +216,124 @@ class StepWatch:
                     roots.append((name, frame.value_of(name)))
         return roots
 
-    def _changed(self, search: Search, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
+    # --- the rules: each names what it finds, once ---
+
+    def _changed(self, look: Look) -> Iterator[CarriedValue]:
         """What differs from the last look and is lost."""
-        values: list[CarriedValue] = []
-        looks = [(self._before, search.values), (self._of_classes_before, search.of_classes)]
-        for before, now in ((known.get(path), now) for known, found in looks for path, now in found.items()):
-            path = now.path
-            if before is None or before.digest == now.digest or not lost.is_lost(now, before) or lost.is_unread(now):
+        if look.is_first:
+            return
+        compared = [(self._before, look.search.values), (self._of_classes_before, look.search.of_classes)]
+        for before, now in ((known.get(path), now) for known, found in compared for path, now in found.items()):
+            if before is None or before.digest == now.digest or not look.is_lost(now, before) or look.is_unread(now):
                 continue
-            if now.kind == "file" and self._seeks(frames):
+            if now.kind == "file" and look.seeks:
                 continue  # a step reads where it wants to
-            root = path.partition(".")[0].partition("[")[0]
-            carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
-            name = path if carrying is None else root
+            root = now.path.partition(".")[0].partition("[")[0]
+            carrying = next((loop_frame for loop_frame in look.frames if root in loop_frame.carried), None)
+            name = now.path if carrying is None else root
             if name in self._named:
                 continue
-            self._named.add(name)
-            place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
-            values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
-        return findings_of(values)
+            place = look.place_of(now) if carrying is None else carrying.place(carrying.carried[root])
+            yield self._name(name, place or "changed by a step", now.kind)
 
-    def _seeks(self, frames: Sequence[LoopFrame]) -> bool:
-        """Whether the script's code sets a file's position itself."""
-        codes = (*self._codes, *(frame.frame.f_code for frame in frames))
-        return any("seek" in names_in_code(code) for code in codes)
+    def _replaced(self, look: Look) -> Iterator[CarriedValue]:
+        """The places that hold another object than at the last look."""
+        for path, placed in self._objects.changed(look.search.objects, look.kept.identities):
+            name = placed.container or path
+            if name in self._named or not look.is_place_lost(path, placed, look.search.values, self._before):
+                continue
+            place = look.place_of(Reached(name, "object", 0, 0, placed.owner, placed.binding))
+            yield self._name(name, place or "changed by a step", "object")
 
-    def _lost_changes(
-        self, search: Search, kept: Kept, frames: Sequence[LoopFrame], *, is_other_epoch: bool
-    ) -> LostChanges:
+    def _set_otherwise(self, look: Look) -> Iterator[CarriedValue]:
+        """What the first pass has set to something else than in the processes before."""
+        values, found = look.search.values, list[tuple[str, Reached]]()
+        counts = frozenset[str]()
+        if look.is_first:
+            found += [("cache", now) for now in self._once.drawn(values) if look.is_lost(now, None)]
+            begun, counts = made_in_run_head(
+                values,
+                look.frames,
+                lambda frame, name, is_attribute: self._count_uses.trains(
+                    name, frame, look.kept, is_attribute=is_attribute
+                ),
+            )
+            own = {path: now for path, now in begun.items() if not look.is_kept_or_time(now)}
+            self._once.first(values, look.is_lost, own)
+        else:
+            self._once.later(values, look.is_lost)
+        if self._times.looks in (0, FIRST_LOOKS - 1):
+            for now in self._once.differing(values, look.is_lost):
+                kind = "begun" if now.path in self._once.begun else "once"
+                is_due = (kind == "begun") == look.is_first
+                is_count = (now.binding or short_name(now.path)) in counts
+                if is_due and (is_count or not look.is_measured(now)):
+                    found.append((kind, now))
+        for kind, now in found:
+            otherwise = "before the loops" if kind == "begun" else "set in the first pass"
+            yield self._name(now.path, look.place_of(now) or otherwise, kind)
+
+    def _left_to_steps(self, look: Look) -> Iterator[CarriedValue]:
+        """What the head of the epoch left to the first step, which has made it otherwise than before the restart."""
+        if look.is_first:
+            for now in self._head_values.filled_otherwise(look.search.values, look.epoch):
+                if not look.is_kept_or_time(now):
+                    yield CarriedValue(now.path, now.path, False, "head")
+        self._head_values.see(
+            look.search.values,
+            look.frames,
+            lambda reached: reached.path in self._named or look.is_kept_or_time(reached),
+            is_first=look.is_other_epoch,
+        )
+
+    def _changed_ahead(self, look: Look) -> Iterator[CarriedValue]:
+        """What the functions of the data have changed since the last look."""
+        for reached in self._data_watch.changed(look.search, look.kept, look.until):
+            is_named = self._named.has_around(reached.path) or self._named.is_exempt(reached.path)
+            if is_named or look.is_time(reached.value) or look.is_set_in_heads(reached):
+                continue
+            self._codes |= self._data_watch.codes
+            yield self._name(reached.path, place_in(self._codes, reached) or "changed while the data are read", "ahead")
+
+    def _frozen(self, look: Look) -> Iterator[CarriedValue]:
+        """What functions have as constants since they were traced, and has changed."""
+        for frozen in self._traced_constants.changed(look.search, look.kept, look.until):
+            if not (self._named.has_around(frozen.path) or self._named.is_exempt(frozen.path)):
+                yield self._name(frozen.path, f"a constant in {frozen.function} since that was traced", "traced")
+
+    def _name(self, path: str, place: str, kind: str) -> CarriedValue:
+        self._named.add(path)
+        return CarriedValue(path, f"{path} ({place})", False, kind)
+
+    # --- what the rules look at ---
+
+    def _look_at(
+        self,
+        search: Search,
+        kept: Kept,
+        frames: Sequence[LoopFrame],
+        until: float,
+        epoch: int,
+        *,
+        is_other_epoch: bool | None = None,
+    ) -> Look:
+        """`is_other_epoch`: None: by its number."""
         codes: dict[types.CodeType, int | None] = dict.fromkeys(self._codes | search.codes)
         codes |= {frame.frame.f_code: frame.frame.f_lasti for frame in frames}
-        readers = AttributeReaders(codes, search.kinds, is_all=not (search.ended or self.is_cut_short))
-        return LostChanges(
-            kept, frames, self._named, self._order, readers,
-            is_other_epoch=is_other_epoch, clocks_since=self._clocks_since,
+        return Look(
+            search, kept, frames, until, epoch, self._named, self._order,
+            AttributeReaders(codes, search.kinds, is_all=not (search.ended or self.is_cut_short)),
+            codes=(*self._codes, *(frame.frame.f_code for frame in frames)),
+            is_first=self._times.looks == 0,
+            is_other_epoch=epoch != self._epoch if is_other_epoch is None else is_other_epoch,
+            clocks_since=self._clocks_since,
         )  # fmt: skip
 
-    def _replaced(self, search: Search, kept: Kept, lost: LostChanges, frames: Sequence[LoopFrame]) -> list[Finding]:
-        """The places that hold another object than at the last look."""
-        values = []
-        for path, placed in self._objects.changed(search.objects, kept.identities):
-            name = placed.container or path
-            if name in self._named or not lost.is_place_lost(path, placed, search.values, self._before):
-                continue
-            self._named.add(name)
-            place = self._place_of(Reached(name, "object", 0, 0, placed.owner, placed.binding), frames)
-            values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, "object"))
-        return findings_of(values)
-
-    def _set_otherwise(
-        self, search: Search, kept: Kept, lost: LostChanges, frames: Sequence[LoopFrame]
-    ) -> list[Finding]:
-        """What the first pass has set to something else than in the processes before."""
-        found: list[tuple[str, Reached]] = []
-        counts = frozenset[str]()
-        if self._times.looks == 0:
-            drawn = self._once.drawn(search.values)
-            found += [("cache", now) for now in drawn if lost.is_lost(now, None)]
-            begun, counts = made_in_run_head(
-                search.values,
-                frames,
-                lambda frame, name, is_attribute: self._count_uses.trains(name, frame, kept, is_attribute=is_attribute),
-            )
-            own = {path: now for path, now in begun.items() if not lost.is_kept_or_time(now)}
-            self._once.first(search.values, lost.is_lost, own)
-        else:
-            self._once.later(search.values, lost.is_lost)
-        if self._times.looks in (0, FIRST_LOOKS - 1):
-            for now in self._once.differing(search.values, lost.is_lost):
-                kind = "begun" if now.path in self._once.begun else "once"
-                is_due = (kind == "begun") == (self._times.looks == 0)
-                is_count = (now.binding or short_name(now.path)) in counts
-                if is_due and (is_count or not self._is_measured(now, lost, frames)):
-                    found.append((kind, now))
-        values = []
-        for kind, now in found:
-            self._named.add(now.path)
-            place = self._place_of(now, frames) or ("before the loops" if kind == "begun" else "set in the first pass")
-            values.append(CarriedValue(now.path, f"{now.path} ({place})", False, kind))
-        return findings_of(values)
-
-    def _is_measured(self, reached: Reached, lost: LostChanges, frames: Sequence[LoopFrame]) -> bool:
-        """Whether it tells something of this process, such as its pid or how long a step took, and nothing else."""
-        if any(map(lost.is_time, reached.numbers or ())):
-            return True
-        codes = (*self._codes, *(frame.frame.f_code for frame in frames))
-        return any((reached.binding or short_name(reached.path)) in measured_names(code) for code in codes)
-
-    def _changed_ahead(self, search: Search, kept: Kept, lost: LostChanges, until: float) -> list[Finding]:
-        """What the functions of the data have changed since the last look. `search`: what the loop reaches."""
-        values: list[CarriedValue] = []
-        for reached in self._data_watch.changed(search, kept, until):
-            is_named = self._named.has_around(reached.path) or self._named.is_exempt(reached.path)
-            if is_named or lost.is_time(reached.value) or lost.is_set_in_heads(reached):
-                continue
-            self._named.add(reached.path)
-            self._codes |= self._data_watch.codes
-            place = self._place_of(reached, ()) or "changed while the data are read"
-            values.append(CarriedValue(reached.path, f"{reached.path} ({place})", False, "ahead"))
-        return findings_of(values)
-
-    def _frozen(self, search: Search, kept: Kept, until: float) -> list[Finding]:
-        """What functions have as constants since they were traced, and has changed."""
-        values = []
-        for frozen in self._traced_constants.changed(search, kept, until):
-            if not (self._named.has_around(frozen.path) or self._named.is_exempt(frozen.path)):
-                self._named.add(frozen.path)
-                text = f"{frozen.path} (a constant in {frozen.function} since that was traced)"
-                values.append(CarriedValue(frozen.path, text, False, "traced"))
-        return findings_of(values)
-
-    def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
-        made = {name for frame in frames for name in frame.made_in_loops - frame.carried.keys()}
-        for path, array in search.unreadable.items():
-            if not (path in made or kept.has(array) or self._named.is_exempt(path)):
+    def _note_unreadable(self, look: Look) -> None:
+        made = {name for frame in look.frames for name in frame.made_in_loops - frame.carried.keys()}
+        for path, array in look.search.unreadable.items():
+            if not (path in made or look.kept.has(array) or self._named.is_exempt(path)):
                 self.unreadable[path] = None
-
-    def _place_of(self, reached: Reached, frames: Sequence[LoopFrame]) -> str | None:
-        """The line that assigns what changed."""
-        name = reached.binding or short_name(reached.path)
-        for code in sorted(
-            (*self._codes, *(frame.frame.f_code for frame in frames)), key=lambda code: code.co_name == "__init__"
-        ):
-            line = stored_names(code).get(name)
-            if line is not None and not code.co_filename.startswith("<"):  # as of a dataclass' own __init__
-                return f"{Path(code.co_filename).name}:{line}"
-        return None
 
 
 def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:

@@ -36,7 +36,6 @@ class PyDatasetData(FitData):
         self._parallel = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
         self._ahead = ReadAhead(dataset)
         self._problems: list[Finding] = []
-        self._opened_at = 0  # the number of the first batch of the last opening
         self._in_epoch = False
         self._restored: list[Any] | None = None
         self._kept = KeptAttributes(dataset)

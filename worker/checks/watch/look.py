@@ -1,38 +1,56 @@
-"""Which of the changes that a look sees would not come back after a restart: those that no checkpoint holds, that are
-not made anew before anything reads them, and that are not the time."""
+"""One look of the watch: what it has reached, and which of its changes would not come back after a restart: those that
+no checkpoint holds, that are not made anew before anything reads them, and that are not the time."""
 
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 
 from worker.checks.watch.clocks import a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
 from worker.checks.watch.code.attribute_readers import AttributeReaders
+from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame
-from worker.checks.watch.kept_values import Kept, Reached
+from worker.checks.watch.kept_values import Kept, Reached, short_name
 from worker.checks.watch.named_paths import NamedPaths
+from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import Placed
+from worker.checks.watch.script_objects import names_in_code
 
 _DATA = ("value", "array", "container", "mapping")
 """The kinds of what can't be called."""
 
 
-class LostChanges:
-    """Judges the changes of one look."""
+class Look:
+    """What one look has reached (`search`) and what checkpoints hold (`kept`), and what its changes mean."""
 
     def __init__(
         self,
+        search: Search,
         kept: Kept,
         frames: Sequence[LoopFrame],
+        until: float,
+        epoch: int,
         named: NamedPaths,
         order: AccessOrder | None,
         readers: AttributeReaders,
         *,
+        codes: Sequence[types.CodeType],
+        is_first: bool,
         is_other_epoch: bool,
         clocks_since: float,
     ) -> None:
-        """`order`: what the watched step has shown; None before it. `readers`: the script's code. `is_other_epoch`:
+        """`until`: when to end, as for `search`. `order`: what the watched step has shown; None before it. `readers`:
+        the script's code, and `codes` what was known of it at the last look, with that of the loops. `is_other_epoch`:
         than that of the look before. `clocks_since`: from when on a clock may have shown what is there now."""
-        self._kept = kept
-        self._frames = frames
+        self.search = search
+        self.kept = kept
+        self.frames = frames
+        self.until = until
+        self.epoch = epoch
+        self.is_first = is_first
+        self.is_other_epoch = is_other_epoch
+        self._codes = codes
         self._named = named
         self._order = order
         self._readers = readers
@@ -86,7 +104,7 @@ class LostChanges:
     ) -> bool:
         """Of a place that holds another object. `values`, `before`: what this look and the last one have reached."""
         if placed.container is None:
-            is_kept = (placed.owner, placed.binding) in self._kept.references
+            is_kept = (placed.owner, placed.binding) in self.kept.references
             return not is_kept and self.is_lost(Reached(path, "object", 0, 0, placed.owner, placed.binding), None)
         now, then = values.get(placed.container), before.get(placed.container)
         if now is None or then is None:
@@ -97,8 +115,33 @@ class LostChanges:
 
     def is_kept_or_time(self, reached: Reached) -> bool:
         """Whether a checkpoint holds it, it may begin anew, or a clock has shown it."""
-        return self._kept.has(reached) or self._named.is_exempt(reached.path) or self.is_time(reached.value)
+        return self.kept.has(reached) or self._named.is_exempt(reached.path) or self.is_time(reached.value)
 
     def is_time(self, value: object) -> bool:
         """Whether a clock has shown it since."""
         return a_clock_showed(value, self._clocks_since)
+
+    def is_measured(self, reached: Reached) -> bool:
+        """Whether it tells something of this process, such as its pid or how long a step took, and nothing else."""
+        if any(map(self.is_time, reached.numbers or ())):
+            return True
+        return any((reached.binding or short_name(reached.path)) in measured_names(code) for code in self._codes)
+
+    @cached_property
+    def seeks(self) -> bool:
+        """Whether the script's code sets a file's position itself."""
+        return any("seek" in names_in_code(code) for code in self._codes)
+
+    def place_of(self, reached: Reached) -> str | None:
+        """The line that assigns what changed."""
+        return place_in(self._codes, reached)
+
+
+def place_in(codes: Iterable[types.CodeType], reached: Reached) -> str | None:
+    """The line in the code of functions that assigns a value, as FILE:LINE; None if there is none."""
+    name = reached.binding or short_name(reached.path)
+    for code in sorted(codes, key=lambda code: code.co_name == "__init__"):
+        line = stored_names(code).get(name)
+        if line is not None and not code.co_filename.startswith("<"):  # as of a dataclass' own __init__
+            return f"{Path(code.co_filename).name}:{line}"
+    return None
