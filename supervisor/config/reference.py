@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.config import supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
+from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
@@ -30,18 +31,19 @@ TABLES: tuple[tuple[str, type[SectionModel]], ...] = (
 
 _FILE = re.compile(r"\b(docs|deploy)(/[\w/-]+\.\w+)")
 """A file of the repository, as descriptions name it for man pages and the sample file."""
+_HOOKS = {field.name for field, _ in HookKeys.described_fields()}
 
 
 def key_table(model: type[SectionModel]) -> str:
     """A Markdown table: key, default, meaning.
 
-    That of a program leaves out the hooks, which are in that of [supervisord], and the keys for standard error, which
-    are like those for standard output.
+    It leaves out the hooks, which are in docs/hooks.md, and a program's keys for standard error, which are like those
+    for standard output.
     """
     rows = [
         f"| `{about.alias or field.name}` | {shown_default(field, about)} | {_linked(about.description)} |"
         for field, about in model.described_fields()
-        if not about.is_internal and not (model is ProgramConfig and field.name.startswith(("hook_", "stderr_")))
+        if not about.is_internal and field.name not in _HOOKS and not field.name.startswith("stderr_")
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 

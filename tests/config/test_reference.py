@@ -5,6 +5,7 @@ import re
 import pytest
 
 from supervisor.config import load_config
+from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.reference import TABLES, all_tables
 from supervisor.config.schema.section import SectionModel
 from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD
@@ -25,6 +26,12 @@ def test_the_page_names_no_key_that_is_not_there():
     in_tables = re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE)
 
     assert set(in_tables) <= known
+
+
+def test_the_page_of_hooks_has_every_hook():
+    rows = re.findall(r"^\| `(hook_\w+)` \|", (ROOT / "docs/hooks.md").read_text(), re.MULTILINE)
+
+    assert rows == [field.name for field, _ in HookKeys.described_fields()]
 
 
 @pytest.mark.parametrize(("heading", "model"), TABLES)

@@ -10,8 +10,8 @@ PAGE = ROOT / "docs" / "patterns.md"
 _HEAD = """\
 # Patterns of training code
 
-What of training code as people write it is exact after a kill, what is named or refused, and what to write
-instead. Tests hold every row (`make bench-exactness`), under `deterministic` where bits are compared.
+What of training code as people write it is exact after a kill, what is named or refused, and what to write instead.
+Tests hold every row (`make bench-exactness`), under `deterministic` where bits are compared.
 
 ## Patterns
 
@@ -24,29 +24,24 @@ first step and trains on, *refused* is before the second.
 _SCRIPTS_HEAD = """
 ## Tutorials
 
-{scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
-of the {least} to {most} lines that stepkeeper added): TensorFlow's loops, also distributed, `fit` with callbacks, GANs,
-a VAE, a transformer, reinforcement learning, a TF1 session, PyTorch's classifier and GAN, and training code of Ignite,
-accelerate and KerasRS as it is ([loops of libraries](exact-resume.md#loops-of-libraries)). Each is killed in its first
-step, in an epoch, in its tail, and after and inside of a save, and ends with the bits of an undisturbed run.
+{scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a
+patch of the {least} to {most} lines that stepkeeper added): TensorFlow, Keras, TF1, PyTorch, Ignite, accelerate and
+KerasRS. Each is killed in its first step, in an epoch, in its tail, and after and inside of a save, and ends with the
+bits of an undisturbed run.
 """
 _CORPUS_HEAD = """
 ## Short scripts
 
 {minimal} scripts (`tests/training_code/minimal`) have no more than `with worker.Run(...) as run:` around their loop
-and `run.step_done()` in it. Each loses something at a restart, which the worker names before the third step
-ends (or one step after the end of the epoch that loses it), or refuses.
+and `run.step_done()` in it. Each loses something at a restart, which the worker names or refuses before the third
+step ends (or one step after the end of the epoch that loses it).
 
 {exact} scripts (`tests/training_code/exact`) are the same with their remedy, and others; {least} to {most} lines of
-each mention the run, `worker` or `leave_out`. Each is killed three or four times, at random lines and in a
-save, and ends with the bits and the output of an undisturbed run; the worker names nothing.
+each mention the run, `worker` or `leave_out`. Each is killed three or four times, and ends with the bits and the
+output of an undisturbed run; the worker names nothing.
 
 | what is in the script | remedy | script |
 |---|---|---|
-"""
-_OTHERS_HEAD = """
-Exact too, with nothing that had to be named:
-
 """
 
 
@@ -54,7 +49,6 @@ def page() -> str:
     """The page's whole text."""
     added, lines = [len(rig.added_lines(script.name)) for script in SCRIPTS], [entry.lines for entry in EXACT]
     remedies = {entry.name: entry for entry in EXACT}
-    named = {entry.name for entry in MINIMAL}
     return "".join(
         [
             _HEAD,
@@ -62,8 +56,6 @@ def page() -> str:
             _SCRIPTS_HEAD.format(scripts=len(SCRIPTS), least=min(added), most=max(added)),
             _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT), least=min(lines), most=max(lines)),
             *(corpus_row(entry, remedies.get(entry.name)) for entry in MINIMAL),
-            _OTHERS_HEAD,
-            *(f"- {entry.pattern} ({entry.name})\n" for entry in EXACT if entry.name not in named),
         ]
     )
 

@@ -36,47 +36,43 @@ class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
-        "Folder for everything that must survive the daemon: the ledger (which programs should run, every attempt and "
-        "how it ended) and the lock that keeps a second daemon out.",
+        "Folder for everything that must survive the daemon: the ledger (which programs should run, and every "
+        "attempt) and the lock that keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes between the daemon and its workers; it may be on a tmpfs. No two daemons have "
-        "the same one.",
+        "Folder for the control pipes to the workers; it may be on a tmpfs. No two daemons share one.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(
         None,
-        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the foreground, the "
-        "log goes to standard error as well.",
+        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the foreground, it "
+        "goes to standard error as well.",
         shown="`supervisord.log` in state_dir",
     )
     log_to_syslog: bool = internal("Whether logfile is `syslog`.", False)
     logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor.")
     logfile_backups: Count = key(
         LOG_BACKUPS,
-        "How many rotated logs are kept, `.1` being the newest: at most 550 MB with the default size.",
+        "How many rotated logs are kept; `.1` is the newest.",
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. NONE for "
-        "no such file.",
+        "Log of the changes that clients requested (`change.asked`), which the daemon's log has too. NONE for no "
+        "such file.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
-    changes_logfile_backups: Count = key(
-        LOG_BACKUPS, "How many rotated logs of changes are kept: at most 110 MB with the default size."
-    )
+    changes_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs of changes are kept.")
     loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
         "info (a state changed) or debug (also Supervisor's trace and blather). Changes that clients request are "
-        "logged at every level.",
+        "always logged.",
     )
     log_format: words.LogFormat = key(
         "json",
-        "Format of the log's lines: `json`, or `supervisor` for those that monitoring of Supervisor looks for "
-        "(`exited: x (exit status 1; not expected)`).",
+        "Format of the log's lines: `json`, or `supervisor` for monitoring that looks for Supervisor's lines.",
     )
     pidfile: LogPath = key(
         None,
@@ -87,25 +83,23 @@ class SupervisordConfig(HookKeys):
         0o022,
         "File mode bits removed from the daemon's files. By default, others may read but not write them.",
     )
-    nodaemon: Boolean = key(
-        False, "Whether to stay in the foreground, as systemd and containers need it. Same as the option -n."
-    )
-    silent: Boolean = key(False, "Whether to keep the log off standard error in the foreground. Same as the option -s.")
+    nodaemon: Boolean = key(False, "Whether to stay in the foreground, as systemd and containers need it (option -n).")
+    silent: Boolean = key(False, "Whether to keep the log off standard error in the foreground (option -s).")
     minfds: Limit | None = key(
         None,
-        "Minimum limit of open files for the daemon and each program. A lower limit is raised to it; if that is not "
-        "possible, the daemon does not start. Supervisor's default is 1024.",
+        "Minimum limit of open files for the daemon and each program. A lower limit is raised; if that fails, the "
+        "daemon does not start. Supervisor's default is 1024.",
         shown="none: the limit it was started with",
     )
     minprocs: Limit | None = key(
         None,
-        "Minimum limit of processes of their user, raised in the same way. Supervisor's default is 200.",
+        "Minimum limit of processes of their user, raised likewise. Supervisor's default is 200.",
         shown="none: the limit it was started with",
     )
     identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. Supervisor puts them into the temporary folder and "
-        "deletes them at its next start.",
+        "Folder for the logs of programs that don't name a file. Supervisor uses the temporary folder and deletes "
+        "them at its next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -130,11 +124,11 @@ class SupervisordConfig(HookKeys):
     )
     history_attempts: Positive = key(
         1000,
-        "How many attempts of each program the ledger keeps, at least 20. A thousand take a few hundred KB.",
+        "How many attempts of each program the ledger keeps, at least 20.",
     )
     history_days: Positive = key(
         365,
-        "How many days the ledger keeps an attempt that is over; the last 20 of each program are kept in any case.",
+        "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case.",
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
@@ -143,8 +137,7 @@ class SupervisordConfig(HookKeys):
         shown="auto",
     )
     notice_dir: FilePath = required(
-        "Folder that the source `file` watches: a file in it announces that this host is going away, or withdraws "
-        "that.",
+        "Folder that the source `file` watches: a file in it announces that this host is going away.",
         shown="`notices` in state_dir",
     )
     notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
@@ -163,20 +156,18 @@ class SupervisordConfig(HookKeys):
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after a notice's deadline for which jobs that stopped for it wait, as providers may take a host "
-        "somewhat late.",
+        "Seconds after a notice's deadline for which jobs that stopped for it wait, as providers may be late.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
-        "What to do about a GPU that fails (docs/gpus.md): `act` starts its jobs again, without it if it is broken, "
-        "and runs hook_gpu_fault; `report` only says what it would do, in the log, in `gpus` and in events.",
+        "What to do about a GPU that fails (docs/gpus.md): `act` starts its jobs again, without it if it is "
+        "broken, and runs hook_gpu_fault; `report` only says what it would do.",
     )
     engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
-        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
-        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. The option "
-        "--engine, as deploy/slurm/train.sbatch sets it, does the same.",
+        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground "
+        "and exits as with `exit_on = fatal, done`. The option --engine does the same.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
@@ -192,8 +183,8 @@ class SupervisordConfig(HookKeys):
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) before "
-        "the daemon exits.",
+        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) "
+        "before the daemon exits.",
     )
 
 

@@ -86,8 +86,8 @@ class ListenerConfig(SectionModel):
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
         DEFAULT_HANDLER,
-        "With this value, an event is finished if the answer is OK, and sent again if not. With any other (whose code "
-        "the daemon does not load), it is sent again only after FAIL, and the text of the answer is dropped.",
+        "With this value, an event is finished if the answer is OK, and sent again if not. With any other, whose "
+        "code is not loaded, it is sent again only after FAIL.",
     )
 
     @property

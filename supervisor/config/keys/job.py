@@ -43,27 +43,27 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program a "
-        "job, which flushes before it is stopped and resumes from its newest whole checkpoint.",
+        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program "
+        "a job, which flushes before it is stopped and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
-        "a prefix (`/srv/old/model.ckpt-1200`), by tf.train.CheckpointManager, TF1's Saver or another stepkeeper job. "
-        "Nothing there is changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, "
+        "or a prefix (`/srv/old/model.ckpt-1200`), by tf.train.CheckpointManager, TF1's Saver or another "
+        "stepkeeper job. It is not changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own former name; `*` means "
-        "any. Those of workers without a daemon, and those that initial_checkpoint names, always can be.",
+        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own former name; `*` "
+        "means any (docs/storage.md).",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
         None,
-        "Folder for the trained model: a SavedModel in `export_dir/STEP/`, as TensorFlow Serving expects it, at the "
-        "end of training and with `supervisorctl export`. Training continues from checkpoints, not from exports.",
+        "Folder for the trained model: a SavedModel in `export_dir/STEP/`, at the end of training and with "
+        "`supervisorctl export`.",
         shown="none: no export",
     )
     entrypoint: Annotated[str, parsed_by(texts.entrypoint)] | None = key(
@@ -74,7 +74,7 @@ class JobConfig(SectionModel):
     )
     python: Annotated[str, INTERPRETER] = key(
         sys.executable,
-        "Interpreter that runs the entrypoint: a path, or a name to search for. It may be of another environment than "
+        "Interpreter that runs the entrypoint: a path, or a name to search for; also of another environment than "
         "the daemon's.",
         shown="the daemon's interpreter",
     )
@@ -90,26 +90,25 @@ class JobConfig(SectionModel):
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on if GPUs are missing or broken (docs/strategies.md); with fewer, training does not "
-        "begin.",
+        "Fewest devices to train on if GPUs are missing or broken (docs/strategies.md).",
         shown="none: the job waits for a GPU that was there before and is gone or broken",
     )
     workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes, 2 or more, train together on this host with `strategy = multiworker`. They live and end "
-        "together (docs/strategies.md).",
+        "How many processes, 2 or more, train together on this host with `strategy = multiworker` "
+        "(docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet. Those that "
-        "it got beyond that are spare: one takes the rank of a node that fails or goes away (docs/slurm.md).",
+        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet. "
+        "Further nodes are spare: one takes the rank of a node that fails or goes away (docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(
         False,
-        "Whether training uses only deterministic operations; in PyTorch and TF1 the script must call prepare(). Off "
-        "by default, because some operations are slower and some are missing.",
+        "Whether training uses only deterministic operations; in PyTorch and TF1 the script must call prepare(). "
+        "Off by default, because some are slower and some are missing.",
     )
     strict: Boolean = key(
         False,
@@ -118,9 +117,8 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto, which weighs what a save costs against "
-        "how often the job fails (docs/saves.md). This is the most work that a crash can cost; a stop or a notice "
-        "flushes in any case.",
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto, which weighs what a save costs "
+        "against how often the job fails (docs/saves.md). A stop or a notice flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
@@ -134,8 +132,8 @@ class JobConfig(SectionModel):
     memory_checkpoint: MemoryCheckpoint = key(
         "auto",
         "Whether the worker also copies its state, every second or so, into memory that outlives it "
-        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and an eighth of the free memory allow; `off`. "
-        "When the worker dies, the newest copy becomes a checkpoint before the next attempt starts.",
+        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and an eighth of the free memory allow; "
+        "`off`.",
     )
     checkpoint_make_room: Boolean = key(
         False,
@@ -144,14 +142,13 @@ class JobConfig(SectionModel):
     )
     checkpoint_dir_shared: Boolean = key(
         True,
-        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder of its own, on its own "
-        "disk; each uploads what it wrote, and a checkpoint exists once it is in the `mirror` (docs/slurm.md).",
+        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder on its own disk, and "
+        "a checkpoint exists once it is in the `mirror` (docs/slurm.md).",
     )
     save_shards: SaveShards = key(
         "auto",
-        "Whether each of several workers writes its share of a checkpoint, and reads its share at a restore "
-        "(docs/strategies.md): `auto`, if the state is large enough to gain from it; `always`; `never`: the chief "
-        "writes all, and each reads all.",
+        "Whether each of several workers writes and reads its share of a checkpoint (docs/strategies.md): `auto`, "
+        "if the state is large enough to gain from it; `always`; `never`.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
@@ -165,9 +162,9 @@ class JobConfig(SectionModel):
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
-        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER` "
-        "(make FOLDER/JOB at its first use); the job's name is added. A host with older checkpoints or none begins "
-        "from the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
+        "Object store that gets a copy of the checkpoints, from which a host with older ones or none begins "
+        "(docs/mirror.md): `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; the job's name is added. "
+        "Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(
@@ -176,8 +173,8 @@ class JobConfig(SectionModel):
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) uploaded per second at most, so that training can read its data. Not while a flush before a "
-        "deadline waits for an upload (`durable = remote`).",
+        "Bytes (`50MB`) uploaded per second at most, so that training can read its data. Not while a flush before "
+        "a deadline waits for an upload (`durable = remote`).",
         shown="none",
     )
     durable: Durable = key(
@@ -187,8 +184,8 @@ class JobConfig(SectionModel):
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds from the start to the first step, for import, restore and tracing, which takes minutes with a large "
-        "model. After that, the worker is killed and started again.",
+        "Seconds from the start to the first step, for import, restore and tracing, which takes minutes with a "
+        "large model. Then the worker is killed and started again.",
     )
     flush_timeout: Timeout = key(
         120.0,
@@ -203,12 +200,12 @@ class JobConfig(SectionModel):
     notice_margin: Seconds = key(
         1.0,
         "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone, for "
-        "what the measured times of a save and a step don't cover.",
+        "what measured times don't cover.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
-        "Seconds without a step after which a worker counts as hung: the stacks of its threads are saved, and it is "
-        "killed and restarted. `auto` learns the limit: four times the longest pause from which the job recovered "
+        "Seconds without a step after which a worker counts as hung: its stacks are saved, and it is killed and "
+        "restarted. `auto` learns the limit: four times the longest pause from which the job recovered "
         "(docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
@@ -218,8 +215,7 @@ class JobConfig(SectionModel):
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
         "Seconds of silence, and at least 20 usual steps, after which the daemon looks at what the job's processes "
-        "do. One that provably hangs (no CPU time, no I/O, nothing that wakes it) is ended then (docs/hangs.md). "
-        "`none`: only silence counts.",
+        "do, and ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
     )
     gpu_wait: Timeout = key(
         30.0,
@@ -228,16 +224,15 @@ class JobConfig(SectionModel):
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
-        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `auto` has "
-        "done the imports, where memory allows; `warm` has also run a script up to its first use of `worker`; `hot`, "
-        "with an entrypoint only, has built the model and run its step, in as much memory as the worker's, on the "
-        "devices as well; `off` keeps none.",
+        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `auto` "
+        "has done the imports, where memory allows; `warm` has also run a script up to its first use of `worker`; "
+        "`hot`, with an entrypoint only, has built the model and run its step, in as much memory as the worker's, "
+        "on the devices too; `off` keeps none.",
     )
     on_nan: OnNan | None = key(
         None,
         "What to do when training diverges (docs/failures.md): `stop` fails the job; `rollback` resumes from an "
-        "earlier checkpoint, at most three times without a new best one; `skip` also leaves out the batches in "
-        "question; `off` does not check.",
+        "earlier checkpoint; `skip` also leaves out the batches in question; `off` does not check.",
         shown="what the script says, else stop",
     )
     loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
@@ -248,8 +243,8 @@ class JobConfig(SectionModel):
     )
     replay: Annotated[float | None, parsed_by(quantities.replay)] = key(
         None,
-        "Most of training time, for example `1%`, in which steps are trained again from the same state to compare the "
-        "bits (docs/replay.md). Needs `deterministic = true`.",
+        "Most of training time, for example `1%`, in which steps are trained again to compare the bits "
+        "(docs/replay.md). Needs `deterministic = true`.",
         shown="off",
     )
     on_replay_difference: OnReplayDifference = key(
@@ -260,5 +255,5 @@ class JobConfig(SectionModel):
     on_oom: OnOom = key(
         OnOom.RESTART,
         "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
-        "into twice as many parts and adds up their gradients, if the script supports it (docs/failures.md).",
+        "into twice as many parts, if the script supports it (docs/failures.md).",
     )

@@ -61,15 +61,15 @@ class ProgramConfig(HookKeys):
     )
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
-        "File of further variables; `environment` wins over it. With `-` before the path, the file may be missing. "
-        "`update` applies changes in it. If the daemon is root, the file must be as safe from other users as the "
+        "File of further variables; `environment` wins over it. With `-` before the path, it may be missing. "
+        "`update` applies its changes. A root daemon demands that it is as safe from other users as the "
         "configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
-        "User (name or number) as whom the program runs; needs a daemon that is root. HOME, USER and LOGNAME become "
-        "that user's, unless they were set to something other than root's. The rest of the environment stays the "
+        "User (name or number) as whom the program runs; needs a root daemon. HOME, USER and LOGNAME become that "
+        "user's, unless they were set to something other than root's. The rest of the environment stays the "
         "daemon's, as in Supervisor: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
@@ -102,8 +102,8 @@ class ProgramConfig(HookKeys):
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many CPU cores it and its child processes may use, for example 1.5. Only the kernel enforces this, where "
-        "the daemon has control groups of its own.",
+        "How many CPU cores it and its child processes may use, for example 1.5. Only enforced where the daemon "
+        "has control groups of its own.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
@@ -113,9 +113,9 @@ class ProgramConfig(HookKeys):
         "first.",
         shown="none",
     )
-    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one. As in Docker.")
-    healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed. As in Docker.")
-    healthcheck_retries: Positive = key(3, "How many checks in a row must fail. As in Docker.")
+    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed.")
+    healthcheck_retries: Positive = key(3, "How many checks in a row must fail.")
     oom_score_adjust: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, 1000))] | None = key(
         None,
         "How much the kernel prefers to kill it when memory runs out, from 0 to 1000: never less than the daemon.",
@@ -123,8 +123,8 @@ class ProgramConfig(HookKeys):
     )
     priority: Priority = key(
         999,
-        "Lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is only an order; "
-        "depends_on waits, and wins.",
+        "Lower numbers start first and stop last: with the daemon, with `all`, and in groups. depends_on waits, "
+        "and wins.",
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
@@ -136,7 +136,7 @@ class ProgramConfig(HookKeys):
     depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
-        "before this program starts: scripts that prepare something. As for depends_on, only a start waits.",
+        "before this program starts: scripts that prepare something.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -158,13 +158,12 @@ class ProgramConfig(HookKeys):
     )
     notify: Boolean = key(
         False,
-        "Whether the program reports when it is ready, instead of startsecs: it sends READY=1 to the socket that "
-        "NOTIFY_SOCKET names, as with systemd. Its STATUS= is shown (docs/programs.md). A job is ready when it "
-        "trains.",
+        "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to the socket "
+        "NOTIFY_SOCKET, as with systemd (docs/programs.md). A job is ready when it trains.",
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that; otherwise it is stopped, which is a failed start. As in systemd.",
+        "Seconds within which it must report that; otherwise it is stopped, which is a failed start.",
     )
     startretries: Count = key(
         3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
@@ -201,12 +200,12 @@ class ProgramConfig(HookKeys):
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept. As in Supervisor.")
     stdout_logfile_compress: Boolean = key(
         False,
-        "Whether rotated logs are compressed, to `.1.gz` and so on, some time later (docs/logs.md).",
+        "Whether rotated logs are compressed, some time later (docs/logs.md).",
     )
     stdout_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "",
-        "Text before each line in stdout_logfile (only there), as in `{time} {program}:`. It can contain `{time}`, "
-        "`{program}`, `{attempt}` and `{channel}` (docs/logs.md).",
+        "Text before each line in stdout_logfile, such as `{time} {program}:`; also with `{attempt}` and "
+        "`{channel}` (docs/logs.md).",
         shown="none",
     )
     stdout_syslog: Boolean = key(
@@ -216,18 +215,16 @@ class ProgramConfig(HookKeys):
     )
     stdout_journal: Boolean = key(
         False,
-        "Whether the lines also go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, "
-        "STEPKEEPER_STREAM=stdout.",
+        "Whether the lines also go to systemd's journal, with fields (docs/logs.md).",
     )
     stdout_events_enabled: Boolean = key(
         False,
-        "Whether event listeners of PROCESS_LOG_STDOUT get what it prints there; not what it prints while no daemon "
-        "runs.",
+        "Whether event listeners of PROCESS_LOG_STDOUT get what it prints there while a daemon runs.",
     )
     stdout_capture_maxbytes: Bytes = key(
         0,
-        "How many bytes of what it prints between `<!--XSUPERVISOR:BEGIN-->` and `<!--XSUPERVISOR:END-->` go to event "
-        "listeners of PROCESS_COMMUNICATION_STDOUT; of a longer text, its end. It does not go to the log. 0: the "
+        "How many bytes, the last ones, of what it prints between `<!--XSUPERVISOR:BEGIN-->` and "
+        "`<!--XSUPERVISOR:END-->` go to event listeners of PROCESS_COMMUNICATION_STDOUT instead of the log. 0: the "
         "marks have no meaning.",
         shown="0",
     )

@@ -195,11 +195,11 @@ def _unknown(number: int) -> Fault:
 def _table() -> str:
     rows = ["| Fault | Meaning | What follows | Hook is asked to |", "|---|---|---|---|"]
     for numbers, fault in _ROWS:
-        rows.append(_row(f"Xid {', '.join(map(str, numbers))}", fault))
+        if fault.follows is not Follows.NOTE:
+            rows.append(_row(f"Xid {', '.join(map(str, numbers))}", fault))
     rows.append(_row("Xid 144 to 150, `Fatal`", nvlink_fault(144, True)))
-    rows.append(_row("Xid 144 to 150, otherwise", nvlink_fault(144, False)))
     rows.append(f"| Xid {RECOVERY_CHANGED} | the driver changed what it asks for | as the action says | |")
-    rows.append(_row("any other Xid", _unknown(0)))
+    rows.append(_row("any other Xid", _unknown(0), "what follows from another error, or a warning"))
     rows += [_row(f"`{fault.key}`", fault) for fault in NVML_FAULTS]
     rows.append(_row("`recovery-N`, any other", recovery_fault(999) or LOST, "the driver asks for something newer"))
     return "\n".join(rows)
