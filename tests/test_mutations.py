@@ -168,12 +168,8 @@ def read_last_line(content: bytes, _: Path) -> None:
     assert all(line.isprintable() and 0 < len(line) <= last_output.MAX_CHARACTERS for line in lines)
 
 
-def read_health(folder: Path) -> None:
-    descriptor = os.open(folder / "output", os.O_RDONLY)
-    try:
-        shown = health_checks._shown_output(descriptor)
-    finally:
-        os.close(descriptor)
+def read_health(content: bytes, _: Path) -> None:
+    shown = health_checks._shown(content[-health_checks.SHOWN_BYTES :])
     assert shown.isprintable() and len(shown) <= health_checks.SHOWN_BYTES + 2
 
 
@@ -319,7 +315,7 @@ INPUTS = {
         (f"/var/lib/stepkeeper:p:1:{'0' * 32}".encode(), b"/var/lib/stepkeeper:g/p:standby-3f:00"), read_mark
     ),
     "last line printed": Input((b"Traceback:\n  File x\nValueError: no\n",), read_last_line),
-    "output of a health check": Input((b"disk is full\n" * 40,), in_file("output", read_health)),
+    "output of a health check": Input((b"disk is full\n" * 40,), read_health),
     "stacks": Input(
         (b'Thread 0x7f (most recent call first):\n  File "x", line 1 in f\n',), in_file(layout.STACKS, read_stacks)
     ),
