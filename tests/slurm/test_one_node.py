@@ -95,12 +95,15 @@ def test_preempted_by_a_higher_partition_it_saves_and_resumes(cluster: Cluster) 
 
 @pytest.mark.minutes
 def test_before_the_time_limit_it_saves_and_resumes(cluster: Cluster) -> None:
-    training = Training(cluster, "limit", STEPS=4500, STEP_S=0.02, EVERY=100_000)
-    job = training.submit("--time=1", "--signal=USR1@20")
+    training = Training(cluster, "limit", STEPS=4500, STEP_S=0.02, EVERY=500)
+    job = training.submit("--signal=USR1@110")
+    job.until(lambda: training.newest() > 0, "it trains")
+    cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=2")  # the signal comes within a minute
     job.until_state("PENDING", patience_s=200)
     job.until(lambda: job.field("Restarts") == "1", "it was queued again")
     saved = training.newest()
-    assert 0 < saved < 4500
+    assert saved < 4500
+    assert saved % 500, "of the flush, and not one of those that come every 500 steps"
     training.set_step_s(0.002)
     cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=10")
     job.start_now()
