@@ -6,12 +6,13 @@ import shutil
 import subprocess
 
 from supervisor.config import Config
+from supervisor.core.program.facts import ALIVE, State
 from supervisor.ctl.client import Client, Refusal, Unreachable
 from supervisor.prove.scratch import CannotProve, ProvableJob
 
 DRIVER_S = 20.0  # for nvidia-smi to answer; a driver in trouble takes longer
 _QUERY = ("--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
-_RUNNING = ("STARTING", "RUNNING", "FLUSHING", "BACKOFF")
+_RUNNING = ALIVE | {State.BACKOFF}
 _ANYWAY = "stop it, or say --anyway to train beside it"
 
 

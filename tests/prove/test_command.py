@@ -273,6 +273,27 @@ def test_a_job_that_runs_is_not_proven_beside_itself(tmp_path: Path, capsys: pyt
     assert "digits runs under its daemon now" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_job_that_the_next_daemon_has_not_heard_of_yet_is_not_proven_beside_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    section = job("digits", tmp_path).replace("PYTHONPATH", 'SLOW="1",PYTHONPATH')
+    with Daemon(tmp_path, section) as daemon:
+        worker = daemon.until_state("digits", "RUNNING")["pid"]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            daemon.die()
+            daemon.start()
+            daemon.until_state("digits", "ADOPTING")
+
+            status = main(["-c", str(daemon.conf), "digits"])
+        finally:
+            os.kill(worker, signal.SIGCONT)
+    assert status == 2
+    assert "digits runs under its daemon now" in capsys.readouterr().out
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "command", [("supervisor.daemon", "--prove", "c.conf", "j"), ("supervisor.prove", "-c", "c.conf", "j")]

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -203,7 +204,7 @@ class Histories:
 
     def settle(self, job: str) -> None:
         """Brings a job back to training, by what its status tells an operator to do."""
-        host, home = self.here, self.here.disk / job
+        host = self.here
         ends_at = time.monotonic() + PATIENCE_S
         while not self.trains(job):
             status = self.status(job)
@@ -211,8 +212,8 @@ class Histories:
                 raise AssertionError(f"{job} does not train again: {status['description']}\n{self.story()}")
             if status["state"] in STATES_OF_REST:
                 self.call("start", name=job, wait=False)
-            elif status["state"] == "BACKOFF" and host.directories[job] != home:
-                host.directories[job] = home
+            elif said := re.search(r"set checkpoint_dir back to (\S+),", status["description"]):
+                host.directories[job] = Path(said[1])  # where it trained when an update back was refused
                 host.write()
                 self.call("update")
             time.sleep(0.05)

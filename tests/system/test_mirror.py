@@ -249,6 +249,7 @@ def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path
     assert max(attempts, key=lambda each: each["attempt"])["from_step"] == remote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_the_mirrors", [True, False])
 def test_newer_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_operator(
     tmp_path: Path, is_the_mirrors: bool
