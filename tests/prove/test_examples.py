@@ -93,7 +93,7 @@ def test_a_program_that_was_over_before_it_could_be_killed_is_killed_in_another_
 
     report = report_of(file, scratch, "--kills", "1", scripts_have=forked.SKLEARN)
 
-    assert (report["verdict"], report["steps"]) == ("exact", 300), report
+    assert (report["verdict"], report["steps"]) == ("exact", 300), report["reason"]
     # undisturbed ones, and one that is killed and goes on; a kill may meet a hurried one as well, behind its words
     assert 3 <= len(list(starts.iterdir())) <= 3 + hurried
 

@@ -242,9 +242,12 @@ async def test_a_daemon_killed_as_it_starts_the_next_attempt_forgets_no_end_befo
     programs = Programs(config, lambda: config, services)
     runner = programs.runners["digits"]
 
-    await programs.start_all()
+    starting = asyncio.create_task(programs.start_all())
     try:
+        while runner.facts.divergence is None and not starting.done():  # noqa: ASYNC110 - it is kept for a moment only
+            await asyncio.sleep(0)
         assert runner.facts.divergence == SeenDivergence(39, 3)
+        await starting
         await wait_until_async(lambda: runner.attempt == 5, "the number of the attempt that nobody knows is not used")
         causes = {attempt.attempt: attempt.cause for attempt in services.ledger.attempts.history("digits")}
         assert causes == {3: "divergence", 5: None}
