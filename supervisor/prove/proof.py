@@ -46,8 +46,8 @@ SLACK_S = 300.0
 MAX_DIFFERENCES = 50
 STEPS_NEEDED = 3
 OUTSIDE_TRIES = 3  # to kill a program from outside behind a checkpoint, which on a busy machine may come too late
-SHORT_S = 30.0  # a run from outside that took no longer costs little to try again
-SHORT_TRIES = 12  # where such a run was over before anything was killed
+SHORT_S = 10.0  # a run from outside that took no longer costs little to try again
+SHORT_TRIES = 12  # of such runs, of which the kill may miss most
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,14 @@ class Proof:
         return self._different(report, undisturbed, killed.record, differences)
 
     def _run_killed(self, worker_plan: WorkerPlan, interval: int, undisturbed: _Run) -> _Run:
-        """The killed run: from outside again where it was over before anything was killed."""
+        """The killed run: from outside again where no restart began from a checkpoint, as it was over before."""
         tries = 0
         while True:
             killed = self._run(KILLED, worker_plan, interval, undisturbed)
             tries += 1
-            kills = _kills(worker_plan.kills, killed.record)
-            most = OUTSIDE_TRIES if kills or killed.took_s > SHORT_S else SHORT_TRIES
-            if _resumed(kills) or not undisturbed.is_outside or tries >= most:
+            most = SHORT_TRIES if killed.took_s <= SHORT_S else OUTSIDE_TRIES
+            is_seen = _resumed(_kills(worker_plan.kills, killed.record))
+            if is_seen or not undisturbed.is_outside or tries >= most:
                 return killed
 
     def _different(
