@@ -221,7 +221,6 @@ async def start_own_with_streams(
     )
 
 
-PIPE_BYTES = 1 << 20  # what a pipe may hold: /proc/sys/fs/pipe-max-size
 MAX_TOOL_BYTES = 4 << 20  # of each of its outputs; the nodes of the largest allocation are a hundredth
 
 
@@ -297,32 +296,3 @@ def _check_allowed(argv: tuple[str, ...], variables: Mapping[str, str]) -> None:
     others = sorted(variables.keys() - ALLOWED)
     if others and os.geteuid() == 0:
         raise ValueError(f"{argv[0]} may run as root, and must not find {', '.join(others)} in its environment")
-
-
-def wait_and_read(child: subprocess.Popen[bytes], output: int, timeout_s: float, most: int) -> bytes:
-    """Waits until a child has ended; the last bytes of what it printed, at most `most`.
-
-    `output`: the reading end of the pipe that it prints into. So a child that prints for ever fills neither disk nor
-    memory. What prints into the pipe after the child's end is not waited for.
-
-    Raises subprocess.TimeoutExpired, OSError.
-    """
-    until, kept, ended = time.monotonic() + timeout_s, b"", os.pidfd_open(child.pid)
-    try:
-        os.set_blocking(output, False)
-        poll = select.poll()
-        poll.register(ended, select.POLLIN)
-        poll.register(output, select.POLLIN)
-        while (left_s := until - time.monotonic()) > 0:
-            ready = dict(poll.poll(1000 * left_s))
-            if output in ready:
-                with contextlib.suppress(BlockingIOError):
-                    piece = os.read(output, PIPE_BYTES)  # all that is in it
-                    kept = (kept + piece)[-most:]
-                    if not piece:
-                        poll.unregister(output)
-            if ended in ready:
-                return kept
-    finally:
-        os.close(ended)
-    raise subprocess.TimeoutExpired(child.args, timeout_s)

@@ -91,8 +91,8 @@ class HeldRun(RemoteRun):
         epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin again (None:
         there is nothing). Raises OtherRun, and what `begin_epoch` raises.
         """
-        line = checkpoints_on_line(self.epochs(), committed(self.files()))
-        if (other := find_other_run(self, self.folder, line)) is not None:
+        other = find_other_run(self, self.folder, lambda: checkpoints_on_line(self.epochs(), committed(self.files())))
+        if other is not None:
             raise other  # the store could not be reached when the attempt began
         is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
         newer = self._newer_than((start, seen), self.epochs(), is_given_up)

@@ -132,28 +132,7 @@ def _fenced(question: int, epoch: Epoch) -> messages.FencedAnswer:
 def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
     match question:
         case messages.FetchRequest():
-            if question.epoch > 0 and not question.only_look:
-                run.keep_held(question.epoch)
-            result = run.fetch(
-                _name(question.newer_than),
-                question.below,
-                frozenset(question.unwanted),
-                question.only_look,
-                question.is_chosen,
-            )
-            return messages.FetchAnswer(
-                question.id,
-                name=_text(result.fetched),
-                epoch=result.epoch,
-                attempt=result.attempt,
-                newest=_text(result.newest),
-                left_behind=tuple(map(str, result.left_behind))[: messages.MAX_NAMES],
-                bad=tuple(f"{checkpoint}: {why:.200}" for checkpoint, why in result.bad[:20]),
-                seen=_text(result.seen),
-                is_held=result.epoch > 0 and result.is_held,
-                standing=_text(result.standing),
-                has_gone_on=result.has_gone_on,
-            )
+            return _fetched(run, question)
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))
         case messages.BeginEpochRequest():
@@ -183,6 +162,31 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             return messages.DoneAnswer(question.id)
         case messages.WatchRequest():
             raise AssertionError("the other thread answers these")
+
+
+def _fetched(run: MirroredRun, question: messages.FetchRequest) -> messages.FetchAnswer:
+    if question.epoch > 0 and not question.only_look:
+        run.keep_held(question.epoch)
+    result = run.fetch(
+        _name(question.newer_than),
+        question.below,
+        frozenset(question.unwanted),
+        question.only_look,
+        question.is_chosen,
+    )
+    return messages.FetchAnswer(
+        question.id,
+        name=_text(result.fetched),
+        epoch=result.epoch,
+        attempt=result.attempt,
+        newest=_text(result.newest),
+        left_behind=tuple(map(str, result.left_behind))[: messages.MAX_NAMES],
+        bad=tuple(f"{checkpoint}: {why:.200}" for checkpoint, why in result.bad[:20]),
+        seen=_text(result.seen),
+        is_held=result.epoch > 0 and result.is_held,
+        standing=_text(result.standing),
+        has_gone_on=result.has_gone_on,
+    )
 
 
 def _uploaded(

@@ -18,7 +18,7 @@ manifest, they are not fetched again.
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def fetch(
     line = checkpoints_on_line(epochs, checkpoints)
     if not (line or only_look) and epochs:
         _refuse_empty_list(run, epochs[max(epochs)])
-    other = None if is_chosen else find_other_run(run, folder, line)
+    other = None if is_chosen else find_other_run(run, folder, lambda: line)
     if other is not None and not only_look:
         raise other
     latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
@@ -157,15 +157,21 @@ def _fetch_first(
     return None, bad
 
 
-def find_other_run(run: RemoteRun, folder: Path, line: Collection[RemoteCheckpoint]) -> OtherRun | None:
+def find_other_run(
+    run: RemoteRun, folder: Path, on_line: Callable[[], Collection[RemoteCheckpoint]]
+) -> OtherRun | None:
     """Whether the checkpoints on the line may be of another training than those of the folder, and are newer; how.
 
-    Raises StoreError, OSError.
+    `on_line` lists them, and is asked only for a folder that was used with no run. Raises StoreError, OSError.
     """
-    newest, there = newest_of_no_run(folder), max((remote.name for remote in line), default=None)
-    if newest is None or there is None or there <= newest:
+    newest = newest_of_no_run(folder)
+    if newest is None:
         return None
-    return None if any(_is_same(run, folder, remote) for remote in line) else OtherRun(newest, there)
+    line = on_line()
+    there = max((remote.name for remote in line), default=None)
+    if there is None or there <= newest or any(_is_same(run, folder, remote) for remote in line):
+        return None
+    return OtherRun(newest, there)
 
 
 def _is_same(run: RemoteRun, folder: Path, remote: RemoteCheckpoint) -> bool:

@@ -48,13 +48,16 @@ def is_array(value: Any) -> bool:
 
 def tensors_in(value: Any) -> list[Any] | None:
     """The tensors of a sparse or ragged one of TensorFlow's, or in a TensorArray; None for anything else."""
-    if not class_module(type(value)).startswith("tensorflow"):
+    kind = type(value)
+    if not class_module(kind).startswith("tensorflow"):
         return None
     tensorflow = sys.modules["tensorflow"]
-    if isinstance(value, tensorflow.TensorArray):
+    if isinstance(value, tensorflow.TensorArray):  # also in the wrapper that `write` gives
         from worker.internals.tensorflow_internals import tensors_of_array
 
         return tensors_of_array(value)
+    if not hasattr(kind, "_type_spec"):
+        return None
     kinds = (tensorflow.RaggedTensor, tensorflow.SparseTensor, tensorflow.IndexedSlices)
     return tensorflow.nest.flatten(value, expand_composites=True) if isinstance(value, kinds) else None
 
