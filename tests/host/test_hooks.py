@@ -13,8 +13,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from supervisor.host.hooks import QUEUED, HookEvent, HookRunner
+from supervisor.host.hooks import QUEUED, SHOWN_BYTES, HookEvent, HookRunner
 from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until
@@ -77,6 +78,21 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: 
         wait_until(lambda: not alive(child), "its child is gone")
     assert "1 hook command failed" in str(hooks.failure_summary)
     hooks.close(0.0)
+
+
+def test_of_what_a_command_that_failed_printed_the_last_is_logged(hooks: HookRunner, tmp_path: Path):
+    """Also of more than a pipe holds, which nothing of it fills."""
+    text = "#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' x >&2\necho ' no such host' >&2\nexit 3\n"
+    command = script(tmp_path, "loud.sh", text)
+
+    with capture_logs() as logged:
+        hooks.run_hook(happening(command))
+        hooks.close(PATIENCE_S)
+
+    (error,) = [str(record["error"]) for record in logged if record["event"] == "hook.failed"]
+    assert error.startswith("exit status 3: xxx")
+    assert error.endswith("x no such host")
+    assert len(error) < SHOWN_BYTES + 20
 
 
 @pytest.mark.hostile
