@@ -16,7 +16,7 @@ from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to
 from supervisor.protocol.checkpoints.replayed import read_replayed
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
-from supervisor.protocol.mirror.folder_epochs import record_given_up, take_back_given_up
+from supervisor.protocol.mirror.folder_epochs import record_given_up
 
 MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
 MAX_REASON = 300  # characters in a list
@@ -95,8 +95,8 @@ class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before` and `diverged`, the attempt in which training
     did, None: not known; QUARANTINE `reasons` and `because`; LIST `verify`; LOOK `writes`, whether a file is written to
     see if that works; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first attempt that was launched for it,
-    None: this one, and whether the job `has_mirror`; MEASURE the `name` of a checkpoint. `expected`: the name of the
-    checkpoint that should be the newest, if that is known, for those before a start."""
+    None: this one, and the job's `mirror`, the URL of its run; MEASURE the `name` of a checkpoint. `expected`: the name
+    of the checkpoint that should be the newest, if that is known, for those before a start."""
 
     question: Question
     directory: Path
@@ -110,7 +110,7 @@ class CheckpointRequest:
     expected: str | None = None
     step: int = 0
     since: int | None = None
-    has_mirror: bool = False
+    mirror: str | None = None
     name: str = ""
 
 
@@ -171,7 +171,11 @@ def _select(request: CheckpointRequest) -> Selection:
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
     folder, before, diverged = request.directory, request.before, request.diverged
-    return SetAside(removal.roll_back(folder, before, diverged, lambda: record_given_up(folder, before, diverged)))
+
+    def require() -> None:
+        record_given_up(folder, before, diverged)
+
+    return SetAside(removal.roll_back(folder, before, diverged, require))
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
@@ -229,21 +233,20 @@ def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
         for name in directory.committed_checkpoints(folder)
     ):
         return Moved(())
-    below, is_noted = step + 1 if step else 0, False
+    take_back: Callable[[], None] | None = None
 
     def require() -> None:
-        nonlocal is_noted
+        nonlocal take_back
         order.require()
-        if not is_noted:
-            record_given_up(folder, below, has_mirror=request.has_mirror)
-            is_noted = True
+        if take_back is None:
+            take_back = record_given_up(folder, step + 1 if step else 0, mirror=request.mirror)
             order.require()  # the disk may have kept that waiting
 
     try:
         names = removal.begin_at(folder, step, require) if step else directory.begin_anew(folder, require)
     except OSError as error:
-        if error.errno == errno.ECANCELED:
-            take_back_given_up(folder, below)
+        if error.errno == errno.ECANCELED and take_back is not None:
+            take_back()
         raise
     return Moved(names[:MAX_LISTED])
 

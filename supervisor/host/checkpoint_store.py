@@ -71,16 +71,16 @@ class CheckpointStore:
         user: str | None = None,
         expected: str | None = None,
         order: Order | None = None,
-        has_mirror: bool = False,
+        mirror: str | None = None,
     ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
         Moves nothing if attempt `since`, the first that was to begin there, or a later one has saved: it is done.
         Nor once `order` is withdrawn, which is an OSError. Raises OSError, and NoValidCheckpoint if there is no whole
-        checkpoint of that step.
+        checkpoint of that step. `mirror`: the URL of the job's run in a store, if it has one.
         """
         request = CheckpointRequest(
-            Question.BEGIN_AT, directory, step=step, since=since, expected=expected, has_mirror=has_mirror
+            Question.BEGIN_AT, directory, step=step, since=since, expected=expected, mirror=mirror
         )
         return (await self._ask(request, Moved, user, order)).names
 

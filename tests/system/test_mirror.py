@@ -250,15 +250,17 @@ def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("there", [500, 30])
 @pytest.mark.parametrize("is_the_mirrors", [True, False])
-def test_newer_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_operator(
-    tmp_path: Path, is_the_mirrors: bool
+def test_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_operator(
+    tmp_path: Path, is_the_mirrors: bool, there: int
 ):
     url, other, own = f"file://{tmp_path}/store", tmp_path / "other", tmp_path / "own"
     other.mkdir()
     own.mkdir()
-    with Daemon(other, mirrored("j", other, url, STEPS=500, EVERY=250)) as daemon:
-        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 500, "the last upload")
+    with Daemon(other, mirrored("j", other, url, STEPS=there, EVERY=there // 2)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == there, "the last upload")
+    uploaded = set((tmp_path / "store").rglob("MANIFEST.json"))
     with Daemon(own, job("j", own, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
         daemon.until_step("j", 45)
         daemon.write(mirrored("j", own, url, STEPS=100000, EVERY=20, STEP_S=0.02))
@@ -266,14 +268,15 @@ def test_newer_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_
         failed = daemon.until_state("j", "FAILED")
         step = daemon.call("checkpoints", name="j")["checkpoints"][0]["step"]
 
-        chosen = 500 if is_the_mirrors else step
+        chosen = there if is_the_mirrors else step
         daemon.call("start", name="j", from_step=chosen)
         daemon.until_step("j", chosen + 1)
         daemon.until(lambda: daemon.status("j")["job"]["mirror"]["epoch"], "an epoch of its own")
         attempts = daemon.call("history", name="j", limit=10)["attempts"]
 
-    assert "the mirror's newest checkpoint is of step 500" in failed["reason"]
-    for each in (500, step):
+    assert f"the mirror's newest checkpoint is of step {there}" in failed["reason"]
+    assert uploaded <= set((tmp_path / "store").rglob("MANIFEST.json"))
+    for each in (there, step):
         assert f"with supervisorctl start --from-step {each} j" in failed["reason"]
     assert max(attempts, key=lambda each: each["attempt"])["from_step"] == chosen
 

@@ -42,7 +42,7 @@ class MirrorError(Exception):
         is_gone: bool = False,
         epoch_lost: bool = False,
         is_damaged: bool = False,
-        other_run: tuple[int, int] | None = None,
+        other_run: messages.OtherRunSteps | None = None,
     ) -> None:
         super().__init__(text)
         self.is_gone = is_gone

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import find_other_run
+from supervisor.protocol.mirror.fetching import find_other_run, refuse_empty_list
 from supervisor.protocol.mirror.folder_epochs import (
     begun_epoch,
     given_up_in,
@@ -32,6 +32,7 @@ from supervisor.protocol.mirror.folder_epochs import (
     hold_epoch,
     known_epoch,
     record_begin,
+    record_store,
 )
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, encode_epoch, epoch_key
 from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before
@@ -91,9 +92,9 @@ class HeldRun(RemoteRun):
         epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin again (None:
         there is nothing). Raises OtherRun, and what `begin_epoch` raises.
         """
-        other = find_other_run(self, self.folder, lambda: checkpoints_on_line(self.epochs(), committed(self.files())))
-        if other is not None:
+        if (other := find_other_run(self, self.folder, self._line_that_is_whole)) is not None:
             raise other  # the store could not be reached when the attempt began
+        record_store(self.folder, self.store.url)
         is_given_up = given_up_in(self.folder)  # before an epoch of this host leaves it behind
         newer = self._newer_than((start, seen), self.epochs(), is_given_up)
         goes_on_from = None if has_no_past else start
@@ -105,6 +106,14 @@ class HeldRun(RemoteRun):
         if (late := self._newer_than(known_names, earlier, is_given_up)) is not None:
             newer, number = late, self._create_epoch(late, late.name, number)
         return number, None if newer is None else newer.name
+
+    def _line_that_is_whole(self) -> tuple[RemoteCheckpoint, ...]:
+        """What counts. Raises StoreError if the store lists nothing of a run that has, or had, something."""
+        epochs = self.epochs()
+        line = checkpoints_on_line(epochs, committed(self.files()))
+        if epochs and not line:
+            refuse_empty_list(self, epochs[max(epochs)])
+        return line
 
     def _newer_than(
         self,
@@ -128,6 +137,7 @@ class HeldRun(RemoteRun):
 
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
+        record_store(self.folder, self.store.url)
         is_given_up = given_up_in(self.folder)
         line = checkpoints_on_line(self.epochs(), committed(self.files()))
         counting = [checkpoint for checkpoint in line if not is_given_up(checkpoint.name)]

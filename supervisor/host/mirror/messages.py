@@ -240,18 +240,27 @@ class FencedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRunSteps:
+    """The newest step here, and there. `is_here_too`: that one is also the step of a checkpoint that is here."""
+
+    here: int
+    there: int
+    is_here_too: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FailureAnswer:
     """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more, or damaged;
     `epoch_lost`: the store lacks the epoch under which this host writes; `is_damaged`: what was to be uploaded is not
     what was written here, so trying again soon is no use; `other_run`: what the store has may be of another training
-    than what is in the folder; the newest step here, and there."""
+    than what is in the folder."""
 
     id: int
     error: str
     is_gone: bool = False
     epoch_lost: bool = False
     is_damaged: bool = False
-    other_run: tuple[int, int] | None = None
+    other_run: OtherRunSteps | None = None
 
 
 Answer = (

@@ -119,7 +119,9 @@ def main() -> None:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
             is_damaged = isinstance(error, LocalDamaged)
-            other = (error.here.step, error.there.step) if isinstance(error, OtherRun) else None
+            other = None
+            if isinstance(error, OtherRun):
+                other = messages.OtherRunSteps(error.here.step, error.there.step, error.is_here_too)
             text = str(error)[:MAX_TEXT]
             answer = messages.FailureAnswer(question.id, text, is_gone, epoch_lost, is_damaged, other)
         output.write(answer)

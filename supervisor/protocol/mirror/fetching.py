@@ -6,9 +6,10 @@ checkpoints are. What does not agree is refused, and the next older one is tried
 What another host has left behind has to leave the folder before anything is fetched: which checkpoint is then the
 newest whole one here decides what is newer.
 
-A folder may hold checkpoints of a job that had no mirror when it saved them. If the store then has newer ones, nothing
-says that they are of the same training, unless the store has one of the folder's too. To go on from them would give up
-what the job has trained, so nothing is fetched (`OtherRun`) until a person has chosen.
+A folder may hold checkpoints of a job that had no mirror when it saved them, or another one. If the store then has some
+too, nothing says that they are of the same training, unless it has one of the folder's. To go on from newer ones would
+give up what the job has trained; to go on from the folder's would take the run over from whoever trains it, and delete
+its checkpoints in time. So nothing is fetched, and no epoch begun (`OtherRun`), until a person has chosen.
 
 Where the nodes of a gang have folders of their own, the chief's fetches as ever, and the others what the chief names
 (`fetch_named`). A node keeps its own files of the newest checkpoint (`….part`). If they have the hashes of the
@@ -40,10 +41,12 @@ from supervisor.protocol.mirror.folder_epochs import (
     fetched_epoch,
     given_up_in,
     held_epoch,
+    is_of_other_store,
     known_epoch,
     local_checkpoints,
-    newest_of_no_run,
+    of_no_run,
     record_seen,
+    record_store,
 )
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind
@@ -52,12 +55,12 @@ from supervisor.protocol.mirror.store import Store, StoreError
 
 
 class OtherRun(StoreError):
-    """The store has a newer checkpoint than the folder, and nothing says that both are of one training.
+    """The store and the folder have checkpoints, and nothing says that both are of one training.
 
-    `here`, `there`: the newest checkpoint of each.
+    `here`, `there`: the newest checkpoint of each. `is_here_too`: the folder also has one of the step of `there`.
     """
 
-    def __init__(self, here: CheckpointName, there: CheckpointName) -> None:
+    def __init__(self, here: CheckpointName, there: CheckpointName, is_here_too: bool) -> None:
         super().__init__(
             f"the mirror's newest checkpoint is of step {there.step} ({there}), and nothing says that it is of the "
             f"same training as step {here.step} ({here}), which was saved before there was this mirror, and is not in "
@@ -65,6 +68,7 @@ class OtherRun(StoreError):
         )
         self.here = here
         self.there = there
+        self.is_here_too = is_here_too
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,16 @@ def fetch(
     epochs, checkpoints = run.epochs(), committed(run.files())
     line = checkpoints_on_line(epochs, checkpoints)
     if not (line or only_look) and epochs:
-        _refuse_empty_list(run, epochs[max(epochs)])
+        refuse_empty_list(run, epochs[max(epochs)])
     other = None if is_chosen else find_other_run(run, folder, lambda: line)
     if other is not None and not only_look:
         raise other
+    if not only_look:
+        record_store(folder, run.store.url)
     latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
     here = local_checkpoints(folder)
-    behind = left_behind(epochs_of_checkpoints(folder, epochs), epochs)
+    is_elsewhere = is_of_other_store(folder, run.store.url)
+    behind = () if is_elsewhere else left_behind(epochs_of_checkpoints(folder, epochs), epochs)
     is_given_up = given_up_in(folder)
     counting = [checkpoint for checkpoint in line if not is_given_up(checkpoint.name)]
     wanted = [
@@ -127,7 +134,7 @@ def fetch(
         for checkpoint in counting
         if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
     ]
-    known = known_epoch(folder, epochs)
+    known, held = (0, 0) if is_elsewhere else (known_epoch(folder, epochs), held_epoch(folder, epochs) or 0)
     has_gone_on = any(checkpoint.epoch > known for checkpoint in counting)
     fetched, bad = None, list[tuple[RemoteCheckpoint, str]]()
     if not (only_look or behind):
@@ -137,9 +144,10 @@ def fetch(
     refused = {checkpoint for checkpoint, _ in bad}
     newest = next((checkpoint.name for checkpoint in wanted if checkpoint not in refused), None)
     seen = max((checkpoint.name for checkpoint in line), default=None)
-    is_held = latest <= (held_epoch(folder, epochs) or 0)
     standing = None if other is not None else max((checkpoint.name for checkpoint in counting), default=None)
-    return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held, standing, has_gone_on)
+    return FetchResult(
+        fetched, latest, attempt, newest, seen, behind, tuple(bad), latest <= held, standing, has_gone_on
+    )
 
 
 def _fetch_first(
@@ -160,18 +168,18 @@ def _fetch_first(
 def find_other_run(
     run: RemoteRun, folder: Path, on_line: Callable[[], Collection[RemoteCheckpoint]]
 ) -> OtherRun | None:
-    """Whether the checkpoints on the line may be of another training than those of the folder, and are newer; how.
+    """Whether the checkpoints on the line may be of another training than those of the folder; how.
 
-    `on_line` lists them, and is asked only for a folder that was used with no run. Raises StoreError, OSError.
+    `on_line` lists them, and is asked only for a folder that was not used with this run. Raises StoreError, OSError.
     """
-    newest = newest_of_no_run(folder)
-    if newest is None:
+    here = of_no_run(folder, run.store.url)
+    if not here:
         return None
     line = on_line()
     there = max((remote.name for remote in line), default=None)
-    if there is None or there <= newest or any(_is_same(run, folder, remote) for remote in line):
+    if there is None or any(_is_same(run, folder, remote) for remote in line):
         return None
-    return OtherRun(newest, there)
+    return OtherRun(max(here), there, any(name.step == there.step for name in here))
 
 
 def _is_same(run: RemoteRun, folder: Path, remote: RemoteCheckpoint) -> bool:
@@ -225,7 +233,7 @@ def _why_other(here: Path, content: bytes) -> str | None:
     return None if is_same else "the mirror has another checkpoint of this name"
 
 
-def _refuse_empty_list(run: RemoteRun, latest: Epoch) -> None:
+def refuse_empty_list(run: RemoteRun, latest: Epoch) -> None:
     """Raises StoreError if a run of which no checkpoint is listed has one, or had."""
     if latest.parent is not None:
         why = f"its last host went on from {latest.parent}"

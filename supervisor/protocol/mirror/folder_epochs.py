@@ -5,18 +5,19 @@ which makes it exist, so there is no moment at which it could be taken for one o
 
 One that this host wrote counts by what `EPOCH_HELD` says:
 
-    {"epoch": 1, "since": [[5, 2]], "begins": 3, "object": "…", "given_up": [[200, 6]]}
+    {"epoch": 1, "since": [[5, 2]], "begins": 3, "object": "…", "given_up": [[200, 6]], "store": "s3://bucket/runs/j"}
 
 Epoch 1 was held here. The checkpoints of attempt 5 and later were written after this host had seen that the run is at
 epoch 2, from what counted then: they are not what epoch 2 left behind. `begins`: this host was about to create epoch 3,
 with this content; if the store has it, it is held. `given_up`: the checkpoints of step 200 and later of attempts before
 the 6th are given up here, as training diverged or an operator chose an earlier step; the next epoch of this host will
 leave them behind, and until the store has it they count no more for this host. Once an epoch is held, all that is here
-goes with it, and `since` and `given_up` are empty again. Every change is one rename, made before what it speaks of: a
-line of `since` speaks of attempts that have written nothing yet.
+goes with it, and `since` and `given_up` are empty again. `store`: the URL of the run that all this is about. Every
+change is one rename, made before what it speaks of: a line of `since` speaks of attempts that have written nothing yet.
 
 A folder without the file has not been used with any run. Whatever has been written into it by then belongs to no run in
-the store, so the first fetch into a folder leaves the file there, also if it has nothing to say.
+the store, so the first fetch into a folder leaves the file there, also if it has nothing to say. One whose file names
+another store is such a folder too: its numbers are not those of the epochs here (earlier versions named none).
 
 A file that is there and can't be read, or is damaged, says nothing about what counts here, so nothing is concluded:
 every reader raises, and the host goes on as with a store that it can't reach. Only without a file was no epoch held.
@@ -59,6 +60,7 @@ class _Record:
     begins: _Number | None = None
     object: str | None = None
     given_up: tuple[tuple[Annotated[int, Range(0, 1 << 62)], _Number], ...] | None = None
+    store: str | None = None
     format: int = FORMAT
 
     @property
@@ -117,17 +119,30 @@ def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[Che
     return by_checkpoint
 
 
-def newest_of_no_run(folder: Path) -> CheckpointName | None:
-    """The newest checkpoint here, if the folder was not used with a run in a store yet; None: there is none, or it was.
+def is_of_other_store(folder: Path, store: str) -> bool:
+    """Whether the folder was used with a run in a store, and last with another one than that at this URL."""
+    return _read_record(folder).store not in (None, store)
+
+
+def of_no_run(folder: Path, store: str) -> list[CheckpointName]:
+    """The checkpoints here, if the folder was not used with the run at this URL yet; none if it was. Raises OSError."""
+    is_elsewhere = is_of_other_store(folder, store)
+    if not is_elsewhere and (folder / layout.EPOCH_HELD).exists():
+        return []
+    committed = [name for name in local_checkpoints(folder) if (folder / str(name) / layout.MANIFEST).exists()]
+    if not is_elsewhere and any(fetched_epoch(folder / str(name)) is not None for name in committed):
+        return []
+    return committed
+
+
+def record_store(folder: Path, store: str) -> None:
+    """Notes with which run, by its URL, the folder is used from now on; what it says of another one is over.
 
     Raises OSError.
     """
-    if (folder / layout.EPOCH_HELD).exists():
-        return None
-    committed = [name for name in local_checkpoints(folder) if (folder / str(name) / layout.MANIFEST).exists()]
-    if any(fetched_epoch(folder / str(name)) is not None for name in committed):
-        return None
-    return max(committed, default=None)
+    record = _read_record(folder)
+    if record.store != store:
+        _write_record(folder, _Record(store=store) if record.store is not None else replace(record, store=store))
 
 
 def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:
@@ -164,8 +179,6 @@ def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[in
     if epoch > known_epoch(folder, epochs):
         since = (*(record.since or ()), (first_attempt, epoch))[-MAX_SINCE:]
         _write_record(folder, replace(record, since=since))
-    elif not (folder / layout.EPOCH_HELD).exists():
-        _write_record(folder, record)
 
 
 def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
@@ -174,30 +187,40 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
     `leaves_behind`: the epoch leaves behind what this host gave up before.
     """
     before = _read_record(folder)
-    _write_record(folder, _Record(number, given_up=None if leaves_behind else before.given_up))
+    given_up = None if leaves_behind else before.given_up
+    _write_record(folder, _Record(number, given_up=given_up, store=before.store))
 
 
-def record_given_up(folder: Path, below: int, diverged: int | None = None, has_mirror: bool = False) -> None:
+def record_given_up(
+    folder: Path, below: int, diverged: int | None = None, mirror: str | None = None
+) -> Callable[[], None]:
     """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
     that began after `diverged` are not, in which training did (None: none has begun yet).
 
-    Of a folder that knows of no epoch yet, nothing is noted, unless the job `has_mirror`: then whatever that has, from
-    whichever attempt. An epoch that begins anew would leave it behind, and may have to wait for the store. Raises
-    OSError.
+    Of a folder that knows of no epoch yet, nothing is noted, unless the job has a `mirror`, the URL of its run: then
+    whatever that has, from whichever attempt; of any step, if the folder was not used with that run: nothing says that
+    it is of the same training. An epoch that begins anew would leave it behind, and may have to wait for the store.
+    Returns what takes it back. Raises OSError, as that does.
     """
-    record = _read_record(folder)
-    if record == _Record():
-        if has_mirror:
-            _write_record(folder, _Record(given_up=((below, EVERY_ATTEMPT),)))
-        return
+    is_new, record = not (folder / layout.EPOCH_HELD).exists(), _read_record(folder)
+    if mirror is not None and (is_new or record.store not in (None, mirror)):
+        _write_record(folder, _Record(given_up=((0, EVERY_ATTEMPT),), store=mirror))
+        if is_new:
+            return lambda: (folder / layout.EPOCH_HELD).unlink(missing_ok=True)
+        return lambda: _write_record(folder, record)
+    if replace(record, store=None) == _Record():
+        if mirror is not None:
+            _write_record(folder, replace(record, given_up=((below, EVERY_ATTEMPT),)))
+        return lambda: _take_back_given_up(folder, below)
     highest = highest_attempt(folder)
     line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
+    return lambda: _take_back_given_up(folder, below)
 
 
-def take_back_given_up(folder: Path, below: int) -> None:
-    """Nothing of that step and later is given up, as the order for it was withdrawn. Raises OSError."""
+def _take_back_given_up(folder: Path, below: int) -> None:
+    """Nothing of that step and later is given up, as the order for it was withdrawn."""
     record = _read_record(folder)
     if record.given_up:
         lines = tuple(line for line in record.given_up if line[0] != below)

@@ -134,6 +134,11 @@ def run_of(program: str) -> str:
     return program.replace(":", ".")
 
 
+def url_of_run(url: str, run: str) -> str:
+    """Where a run is. `run`: its prefix below the URL; empty: the URL leads to the run itself."""
+    return "/".join(part for part in (url.rstrip("/"), run) if part)
+
+
 def store_url(text: str) -> str:
     """Where an object store keeps something: `s3://bucket/prefix`, `gs://`, `az://`, or `file:///folder`.
 

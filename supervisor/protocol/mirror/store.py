@@ -17,6 +17,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
+from supervisor.protocol.mirror.keys import url_of_run
 from supervisor.protocol.mirror.store_folder import why_not_there
 
 PART_BYTES = 8 << 20  # S3 takes 5 MiB and more; a part is what is sent again after an error
@@ -51,6 +52,8 @@ class Store:
 
     def __init__(self, url: str, run: str = "", retries: int = RETRIES, silence_timeout: str = SILENCE_TIMEOUT) -> None:
         self._url, self._run = url, run
+        self.url = url_of_run(url, run)
+        """Where the run is."""
         self._below = f"{run}/" if run else ""
         self._require_folder()
         options: dict[str, Any] = {

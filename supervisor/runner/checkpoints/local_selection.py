@@ -5,6 +5,7 @@ from supervisor.core.program import effects
 from supervisor.host.checkpoint_calls import Order
 from supervisor.protocol.checkpoints.selection import Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.mirror.keys import run_of, url_of_run
 from supervisor.protocol.wire.launch import reads_together
 from supervisor.runner.attempt.program_services import ProgramServices
 
@@ -28,9 +29,10 @@ class LocalSelection:
         """Moves what is newer than the step that an operator chose aside. Raises NoValidCheckpoint."""
         is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
         since = effect.begin_since if is_repeated else None
-        directory, step, has_mirror = self._job.checkpoint_dir, effect.begin_at or 0, self._job.mirror is not None
+        directory, step = self._job.checkpoint_dir, effect.begin_at or 0
+        mirror = None if self._job.mirror is None else url_of_run(self._job.mirror, run_of(self._program))
         return await self._services.checkpoints.begin_at(
-            directory, step, since, self._user, _expected(effect), order, has_mirror
+            directory, step, since, self._user, _expected(effect), order, mirror
         )
 
     async def roll_back(self, effect: effects.SelectCheckpoint, below_step: int) -> tuple[RejectedCheckpoint, ...]:

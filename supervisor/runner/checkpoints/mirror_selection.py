@@ -118,12 +118,11 @@ class MirrorSelection:
                 answer = await self._mirror.fetch(None, None, ())  # what is given up is better than nothing
         except MirrorError as error:
             if error.other_run is not None:
-                here_step, there_step = error.other_run
-                start, name = "supervisorctl start --from-step", self._program
-                remedy = (
-                    f"give this job a mirror of its own; or go on from the mirror's with {start} {there_step} {name}"
-                )
-                remedy = f"{remedy}, or without what it has with {start} {here_step} {name}"
+                steps, start, name = error.other_run, "supervisorctl start --from-step", self._program
+                away = f", once what is in {self._job.checkpoint_dir} is moved away," if steps.is_here_too else ""
+                remedy = f"or go on from the mirror's{away} with {start} {steps.there} {name}"
+                remedy = f"give this job a mirror of its own; {remedy}"
+                remedy = f"{remedy}, or without what it has with {start} {steps.here} {name}"
                 return events.SelectionFailed(effect.attempt, f"{error}; {remedy}", permanent=True)
             if path is None:
                 text = f"{error}; there is no checkpoint of it here, and the store may have one; it is tried again"

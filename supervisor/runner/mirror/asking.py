@@ -8,7 +8,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, Wanted
 from supervisor.host.mirror.settings import MirrorSettings
-from supervisor.protocol.mirror.keys import run_of
+from supervisor.protocol.mirror.keys import run_of, url_of_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,4 @@ def client_of(config: ProgramConfig, environment: Mapping[str, str]) -> tuple[Mi
         bytes_per_s=config.job.mirror_rate_limit,
     )
     client = MirrorClient(settings, environment, config.environment, config.user)
-    return client, f"{config.job.mirror.rstrip('/')}/{run}"
+    return client, url_of_run(config.job.mirror, run)

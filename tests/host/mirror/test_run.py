@@ -680,10 +680,106 @@ def test_operator_who_goes_on_from_what_is_here_takes_the_run_over(tmp_path: Pat
     run_with_one_at(tmp_path, url, 500)
     here = host(url, tmp_path / "here")
     own = made(here.folder, 100)
-    record_given_up(here.folder, 101, has_mirror=True)
+    record_given_up(here.folder, 101, mirror=url)
 
     assert here.fetch(own, None).fetched is None
     assert here.take_over(own, 1, None) == (2, None)
+
+
+@pytest.mark.parametrize("step", [50, 100])
+def test_a_run_that_may_be_of_another_training_is_not_taken_over_where_its_steps_are_lower(
+    tmp_path: Path, url: str, step: int
+):
+    run_with_one_at(tmp_path, url, step)
+    here = host(url, tmp_path / "here")
+    own = made(here.folder, 100, 2)
+
+    with pytest.raises(OtherRun, match=rf"is of step {step} "):
+        here.fetch(own, None)
+    with pytest.raises(OtherRun):
+        here.take_over(own, 1, None)
+
+    assert max(here.epochs()) == 1
+
+
+def test_list_that_leaves_another_run_out_does_not_give_it_away(tmp_path: Path, url: str):
+    run_with_one_at(tmp_path, url, 50)
+    (tmp_path / "store" / "epoch" / "0001.committed").touch()
+    (tmp_path / "store" / "e0001").rename(tmp_path / "hidden")
+    here = host(url, tmp_path / "here")
+    own = made(here.folder, 100)
+
+    with pytest.raises(StoreError, match="lists no checkpoint of this run"):
+        here.take_over(own, 1, None)
+
+
+def test_of_another_training_nothing_is_gone_on_from_or_deleted_once_an_operator_has_chosen_what_is_here(
+    tmp_path: Path, url: str
+):
+    there, store = run_with_one_at(tmp_path, url, 50), tmp_path / "store"
+    here = host(url, tmp_path / "here", keep=2)
+    own = made(here.folder, 100)
+    record_given_up(here.folder, 101, mirror=url)
+
+    epoch, _ = here.take_over(own, 1, None)
+    begun_long_ago(store, epoch, 10 * GIVEN_UP_AGE)
+    for name in (own, *(made(here.folder, step) for step in (200, 300, 400))):
+        here.upload(name, epoch)
+
+    assert here.epochs()[epoch].parent is None
+    assert (store / f"e{epoch - 1:04d}" / str(there) / layout.MANIFEST).exists()
+    assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(400, 1)
+
+
+@pytest.mark.parametrize("step", [50, 500])
+def test_folder_of_a_run_in_one_store_may_be_of_another_training_than_a_run_in_another(tmp_path: Path, step: int):
+    first, second = (f"file://{tmp_path}/{name}" for name in ("first", "store"))
+    here = host(first, tmp_path / "here")
+    own = made(here.folder, 100, 2)
+    here.upload(own, here.take_over(own, 0, None)[0])
+    there = run_with_one_at(tmp_path, second, step)
+
+    moved = host(second, here.folder)
+    with pytest.raises(OtherRun):
+        moved.fetch(own, None)
+    with pytest.raises(OtherRun):
+        moved.take_over(own, 1, None)
+    look = moved.fetch(own, None, only_look=True)
+    assert (look.standing, look.is_held, look.left_behind) == (None, False, ())
+    assert host(first, here.folder).fetch(own, None).is_held, "what was not chosen has changed nothing"
+
+    record_given_up(here.folder, 101, mirror=second)
+    epoch, _ = moved.take_over(own, 1, None)
+    assert moved.epochs()[epoch].parent is None
+    assert there != own
+
+
+def test_folder_of_a_run_in_one_store_goes_on_in_an_empty_one_and_in_a_copy(tmp_path: Path):
+    first, empty, copy = (f"file://{tmp_path}/{name}" for name in ("first", "empty", "copy"))
+    here = host(first, tmp_path / "here")
+    own = made(here.folder, 100)
+    here.upload(own, here.take_over(own, 0, None)[0])
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+
+    for url in (empty, copy):
+        moved = host(url, here.folder)
+        result = moved.fetch(own, None)
+        assert (result.fetched, result.left_behind) == (None, ())
+        epoch, newer = moved.take_over(own, result.epoch, result.seen)
+        moved.upload(own, epoch)
+        assert newer is None
+        assert host(url, tmp_path / f"new {epoch}").fetch(None, None).fetched == own
+
+
+def test_order_that_is_withdrawn_leaves_a_folder_of_no_run_as_it_was(tmp_path: Path, url: str):
+    run_with_one_at(tmp_path, url, 500)
+    here = host(url, tmp_path / "here")
+    own = made(here.folder, 100)
+
+    record_given_up(here.folder, 101, mirror=url)()
+
+    with pytest.raises(OtherRun):
+        here.fetch(own, None)
 
 
 def test_copy_of_a_run_is_of_that_run(tmp_path: Path, url: str):
