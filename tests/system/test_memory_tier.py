@@ -225,6 +225,36 @@ def test_a_reload_lets_the_state_of_a_dead_worker_be_written_first(tmp_path: Pat
     assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True], figures(job.repeated)
 
 
+@pytest.mark.parametrize("is_child", [True, False])  # of the daemon: then it is dead, and not gone
+def test_a_worker_that_dies_before_the_daemon_after_a_reload_has_adopted_it_leaves_its_state(
+    tmp_path: Path, is_child: bool
+) -> None:
+    job = MemoryJob(tmp_path, STEPS)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        if not is_child:
+            daemon.die()
+            daemon.start()
+            job.until_copied()
+        daemon.call("checkpoint", name="job")
+        job.until_copied()
+        assert daemon.process is not None
+        image = stack_of(daemon.process.pid)
+        daemon.call("reload")
+        wait_until(lambda: stack_of(daemon.process.pid) != image, "the next daemon begins", interval_s=0.005)
+        os.kill(pid, signal.SIGKILL)
+        job.until_trains(but=pid)
+
+    assert [record["attempt"] for record in job.logged("checkpoint.salvaged")] == [1]
+    assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True], figures(job.repeated)
+
+
+def stack_of(pid: int) -> str:
+    """Where the stack of a process lies, which another program that is executed in it has elsewhere."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return next((line for line in lines if line.endswith("[stack]")), "")
+
+
 def pid_steps(job: MemoryJob, pid: int) -> list[int]:
     return [step.number for step in job.steps if step.pid == pid]
 

@@ -2,9 +2,10 @@
 
 The worker ended while no daemon was running. What it left behind takes the place of what a daemon would have
 seen: its last words (`done`, or `failed` with the exit status), its newest checkpoint, the kernel's count of kills for
-lack of memory. From these a WorkerExited is made and follows the same path as any other (`exits.py`), so that budgets
-and back-off come out as if the daemon had lived on. Without any trace, the cause is `preemption` after a reboot of the
-host, else `lost` if the attempt made progress or is a plain program's; neither counts as a failure.
+lack of memory; and after a reload, what it had copied into memory. From these a WorkerExited is made and follows the
+same path as any other (`exits.py`), so that budgets and back-off come out as if the daemon had lived on. Without any
+trace, the cause is `preemption` after a reboot of the host, else `lost` if the attempt made progress or is a plain
+program's; neither counts as a failure.
 """
 
 from supervisor.core.actions.base import Effects, leads_to
@@ -13,6 +14,7 @@ from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
+from supervisor.core.actions.memory_copies import release_memory
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
@@ -37,6 +39,7 @@ def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 
 
 def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
+    facts.current.in_memory = event.in_memory
     if event.committed_step is not None:  # so it had begun, whether or not a daemon was there to hear of it
         account.record_restored(facts)
         before = facts.account
@@ -44,11 +47,11 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         account.record_commit(facts, event.committed_step)
         facts.account = before.changed_to(facts.account.newest)  # one change
     if event.done:
-        done = RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running")
+        done = [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running"), *release_memory(facts)]
         if account.is_to_begin_again(facts):
-            return [done, *start_with_full_budgets(facts, now)]
+            return [*done, *start_with_full_budgets(facts, now)]
         enter(facts, State.SUCCEEDED)
-        return [done, *record_stop(facts, event, now)]
+        return [*done, *record_stop(facts, event, now)]
     told_nothing = event.error is None and event.oom is None
     if told_nothing and (event.host_rebooted or not facts.policy.is_job):
         cause, text = (

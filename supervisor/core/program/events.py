@@ -75,9 +75,10 @@ class SpawnDelayed:
 
 @dataclass(frozen=True, slots=True)
 class SpawnSucceeded:
-    """The process exists."""
+    """The process exists. `gpus_left_out`: what is wrong with the GPUs that it does without; None: it has all."""
 
     attempt: int
+    gpus_left_out: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +389,7 @@ class AttemptLost:
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
     `step`, `out_of_memory`, `go_back`, `errno`, `gang_attempt`: as in `FailureReported`; `code`: the exit status it was
     about to exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a
-    start request.
+    start request. `in_memory`: the daemon holds what its worker had copied into memory.
     """
 
     attempt: int
@@ -404,6 +405,7 @@ class AttemptLost:
     held_back: bool = False
     errno: int | None = None
     gang_attempt: int | None = None
+    in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from supervisor.core.listeners import event_types
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.memory_tier import handed_over
+from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.host.processes import marks, ownership
 from supervisor.host.processes.leftovers import leads_session
 from supervisor.runner.attempt import adopting
@@ -26,6 +27,7 @@ from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.fleet.updating import Updating, moves
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.retiring import retire, until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -148,10 +150,15 @@ class Programs:
             used[name].seen = max(used[name].seen, marks.attempt_of(value))
         own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
-        for name, memory in handed_over.take_over(own.runtime_dir, own.state_dir).items():
-            owner = self.runners.get(name)
-            if owner is not None and owner.memory is not None and owner.memory.is_for(memory):
-                owner.memory.take_over(memory)
+        memories = handed_over.take_over(own.runtime_dir, own.state_dir)
+        for memory in memories.held:
+            if (holder := self._holder_for(memory)) is not None:
+                holder.keep(memory)
+            else:
+                memory.held.close()
+        for name, memory in memories.left.items():
+            if (holder := self._holder_for(memory)) is not None:
+                holder.take_over(memory)
             else:
                 why, effect = "its section is another now, or gone", "the steps since the newest checkpoint are lost"
                 log.error("memory.lost", program=name, attempt=memory.attempt, why=why, effect=effect)
@@ -175,6 +182,12 @@ class Programs:
                 group.create_task(_alone(name, self._takeover.end_unconfigured(name, left[name])))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
+
+    def _holder_for(self, memory: LeftMemory) -> MemoryHolder | None:
+        """What holds the memory of the job that a worker's state is of, if that can still use it."""
+        runner = self.runners.get(memory.program)
+        holder = None if runner is None else runner.memory
+        return holder if holder is not None and holder.is_for(memory) else None
 
     def _say_left_of_replaced_folder(self, replaced: ownership.OfReplacedFolder) -> None:
         """The state folder was deleted, or a backup was restored, while its workers ran."""
@@ -215,7 +228,8 @@ class Programs:
     async def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become.
 
-        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise. A
+        What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise, as
+        what live ones have there: they may be dead before that daemon has come. A
         job that will fetch its checkpoints into another directory stops here: the next daemon, which knows that
         directory alone, could not upload what the stop saved.
         """
@@ -232,7 +246,13 @@ class Programs:
         for runner in self.runners.values():
             runner.release_exit()  # of one that died meanwhile
         memories = [runner.memory.hand_over() for runner in self.runners.values() if runner.memory is not None]
-        handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories))
+        held = [
+            memory
+            for runner in self.runners.values()
+            if runner.memory is not None
+            for memory in runner.memory.hand_over_held()
+        ]
+        handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories), held)
         for runner in self.runners.values():
             runner.hand_over()
 

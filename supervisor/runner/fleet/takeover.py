@@ -156,6 +156,8 @@ class Takeover:
         """
         if not ended_here and await self._record_lost_attempt(runner, attempt, host_left, turn):
             return True
+        if runner.memory is not None:
+            runner.memory.release(attempt)
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
         await self._record_end(runner.name, attempt, text, host_left)
         return False
@@ -172,6 +174,8 @@ class Takeover:
         digest = marks.read_configuration_digest(left.pid)
         is_outdated = digest is not None and digest != config_digest(runner.config)
         runner.post(events.AttemptFound(left.attempt, left.age_s, is_outdated, runner.current.was_ready))
+        if runner.memory is not None and runner.memory.holds(left.attempt):
+            runner.post(events.CopiesHeld(left.attempt, is_held=True))
         return True
 
     async def _record_lost_attempt(self, runner: Runner, attempt: int, host_left: bool, turn: StartTurn) -> bool:
@@ -207,7 +211,8 @@ class Takeover:
         runner.current.left_folder.keep(layout.attempt_folder(services.runtime_dir, runner.name, attempt))
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
         runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
-        runner.post(replace(lost, held_back=is_held_back))
+        in_memory = runner.memory is not None and runner.memory.holds(attempt)
+        runner.post(replace(lost, held_back=is_held_back, in_memory=in_memory))
         return True
 
     async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:

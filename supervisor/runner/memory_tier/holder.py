@@ -262,6 +262,21 @@ class MemoryHolder:
         job = self._config.name, self._config.user, str(self._job.checkpoint_dir)
         return LeftMemory(*job, effect.attempt, effect.mount, effect.restored, waiting.held)
 
+    def hand_over_held(self) -> list[LeftMemory]:
+        """Gives away what live workers have there: the next daemon takes hold of it before it adopts them."""
+        held, self._held = self._held, {}
+        job = self._config.name, self._config.user, str(self._job.checkpoint_dir)
+        return [LeftMemory(*job, attempt, None, None, memory) for attempt, memory in held.items()]
+
+    def keep(self, memory: LeftMemory) -> None:
+        """Holds what a worker had there when the daemon before left: it names it again, unless it is dead."""
+        self.release(memory.attempt)
+        self._held[memory.attempt] = memory.held
+
+    def holds(self, attempt: int) -> bool:
+        """Whether it has hold of the memory of an attempt."""
+        return attempt in self._held
+
     def is_for(self, left: LeftMemory) -> bool:
         """Whether it is of use to the job as it is configured now."""
         return (left.user, left.directory) == (self._config.user, str(self._job.checkpoint_dir))

@@ -10,6 +10,7 @@ from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect, RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
 from supervisor.core.program.events import (
     AttemptFound,
+    AttemptLost,
     BeginAtRequested,
     CheckpointCommitted,
     CheckpointOutdated,
@@ -29,7 +30,7 @@ from supervisor.core.program.events import (
     WorkerExited,
 )
 from supervisor.core.program.facts import AutoRestart, OnOom, Policy, State
-from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.core.program.persisted_facts import facts_to_persist, restore_facts
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.core.test_job import die, running
 
@@ -70,6 +71,28 @@ def test_memory_is_salvaged_before_the_next_attempt_selects_its_checkpoint() -> 
     kinds = [type(effect) for effect in effects]
     assert effects[1] == SalvageMemory(1, "xfs at /data")
     assert kinds.index(RecordEnd) < kinds.index(SalvageMemory) < kinds.index(SelectCheckpoint)
+
+
+def test_memory_of_a_worker_that_died_between_two_daemons_is_salvaged() -> None:
+    stored = facts_to_persist(holding().facts, 12.0)
+    later = Job(POLICY)
+    later.facts.attempt = 1
+    later.facts.wanted = True
+    restore_facts(later.facts, stored, 0.0, 1.0)
+
+    effects = later.handle(AttemptLost(1, committed_step=40, in_memory=True), 1.0)
+
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(RecordEnd) < kinds.index(SalvageMemory) < kinds.index(SelectCheckpoint)
+
+
+def test_memory_of_a_worker_that_was_done_between_two_daemons_is_let_go() -> None:
+    later = Job(POLICY)
+    later.facts.attempt = 1
+
+    effects = later.handle(AttemptLost(1, done=True, in_memory=True), 1.0)
+
+    assert ReleaseMemory(1) in effects
 
 
 def test_without_memory_nothing_is_salvaged() -> None:
