@@ -22,6 +22,7 @@ from supervisor.protocol.checkpoints.account import (
     Verdict,
     find_loss,
     judge,
+    known_mount,
 )
 from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 
@@ -74,7 +75,8 @@ def record_start(facts: ProgramFacts) -> None:
         known = before if before is not None and before.name == name else ReportedCheckpoint(own.step, name, directory)
         # other ranks of a gang have other attempts than the one in the name
         since = None if facts.policy.is_gang else facts.attempt
-        restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt, since=since)
+        mount = known_mount(facts.mount, directory, before)
+        restored = replace(known, directory=directory, mount=mount, attempt=own.attempt, since=since)
         facts.account = facts.account.changed_to(restored)
     elif facts.current.older is not None:
         facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
@@ -138,7 +140,8 @@ def _record_commit_in(
         return
     stated = None if name is None else parse_name(name)
     own = stated if stated is not None and stated.step == step else CheckpointName(step, facts.attempt)
-    committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at, since=own.attempt)
+    mount = known_mount(facts.mount, directory, before)
+    committed = ReportedCheckpoint(step, str(own), directory, mount, own.attempt, wall_at, since=own.attempt)
     if before is not None and before.name == committed.name:  # the mirror had it first, or it is repeated
         since = committed.since if before.since is None else before.since
         wall_at = committed.wall_at if before.wall_at is None else before.wall_at

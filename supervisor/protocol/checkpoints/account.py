@@ -53,6 +53,12 @@ class ReportedCheckpoint:
         return f"step {self.step} ({self.name}) was committed in {self.directory}{was_on}"
 
 
+def known_mount(mount: str | None, directory: str, before: ReportedCheckpoint | None) -> str | None:
+    """The file system that a directory is on: what the newest checkpoint `before` says of the same one, where a look
+    could not tell. Without it, an unmounted disk would be taken for a folder from which somebody deleted."""
+    return before.mount if mount is None and before is not None and before.directory == directory else mount
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressAccount:
     """The account of one job. `newest`: None if nothing was committed yet, or an operator began anew since.

@@ -8,6 +8,7 @@ from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.gang.divergence import restore_below
 from supervisor.core.program import effects, events
 from supervisor.host.checkpoint_calls import Order
+from supervisor.protocol.checkpoints.account import known_mount
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
@@ -105,7 +106,8 @@ class CheckpointSelector:
                 await self._memory.settle()
                 newest = self._memory.pop_salvaged()
                 if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
-                    effect = replace(effect, newest=newest)
+                    mount = known_mount(newest.mount, newest.directory, effect.newest)
+                    effect = replace(effect, newest=replace(newest, mount=mount))
                 selected = await self._select(effect, order or Order())
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")

@@ -438,6 +438,23 @@ def test_an_attempt_that_restored_nothing_leaves_the_reason_to_the_next_one() ->
     assert (job.facts.current.older or pytest.fail()).because is OlderBecause.DAMAGED
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_start_that_can_not_tell_the_file_system_does_not_make_an_unmounted_disk_look_cleared(commits: bool) -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, highest_step=100, mount=None), 6.0)
+    job.handle(TrainingRestored(2, 100), 7.0)
+    job.handle(StepsDone(2, 200), 8.0)
+    if commits:
+        job.handle(CheckpointCommitted(2, 200), 9.0)
+    job.handle(WorkerExited(2, signal=9), 10.0)
+    if job.state is State.BACKOFF:
+        job.handle(DeadlinePassed(), job.deadline() or 0.0)
+    job.handle(SpawnSucceeded(3), 10.0)
+
+    older = "/data/digits/step-0000000050.a1"
+    assert job.handle(CheckpointSelected(3, older, 50, highest_step=50, mount=ROOT), 11.0) == [Kill(3)]
+
+
 def test_newest_deleted_on_the_same_disk_goes_on_and_says_so() -> None:
     job = trained_to(100)
     path = "/data/digits/step-0000000080.a1"
