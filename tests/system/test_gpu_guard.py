@@ -303,12 +303,15 @@ def test_what_was_left_out_outlives_the_daemon_and_its_lines_are_judged_once(tmp
         host.xid(95, ILL)
         after = daemon.until(lambda: _other(daemon, before["pid"]), "it is restarted")
         daemon.until((tmp_path / "state" / "gpus.json").exists, "it is written")
+        left_out = daemon.status("t")["job"]["gpus_left_out"]
         daemon.die()
         daemon.start()
         daemon.until(lambda: daemon.status("t")["state"] == "RUNNING", "it is adopted")
         daemon.until(lambda: daemon.call("gpus")["gpus"], "GPUs are listed")
 
         assert daemon.status("t")["pid"] == after["pid"], "the line is not judged again"
+        assert daemon.status("t")["job"]["gpus_left_out"] == left_out
+        assert f"without {left_out}" in daemon.status("t")["description"]
         gpu = daemon.call("gpus")["gpus"][ILL]
         assert gpu["state"] == "left out" and gpu["faults"] == 1 and gpu["action"] == "reset"
         daemon.call("gpu_return", gpu=UUIDS[ILL][:6])

@@ -245,8 +245,8 @@ def _devices(runner: Runner) -> list[str]:
     parts = []
     if training.replicas is not None and wanted is not None and training.replicas < wanted:
         parts.append(f"on {training.replicas} of {wanted} devices")
-    if training.gpus_left_out is not None:
-        parts.append(f"without {training.gpus_left_out}")
+    if (left_out := runner.facts.current.gpus_left_out) is not None:
+        parts.append(f"without {left_out}")
     if training.gpus_missing is not None:
         parts.append(training.gpus_missing)
     return parts

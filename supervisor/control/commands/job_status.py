@@ -140,6 +140,7 @@ def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
         older_text=None if older is None else older.text,
         storage_remarks=runner.records.storage_remarks,
         refused=runner.records.losses.describe(time.monotonic()),
+        gpus_left_out=runner.facts.current.gpus_left_out,
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

@@ -37,6 +37,7 @@ from supervisor.core.program.events import (
     SelectionFailed,
     SpawnDelayed,
     SpawnFailed,
+    SpawnSucceeded,
     StepsDone,
     TrainingRestored,
     WorkerMet,
@@ -61,10 +62,10 @@ def _begin_limits(facts: ProgramFacts, at: float) -> None:
 
 
 @leads_to(State.RUNNING)
-def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def spawned(facts: ProgramFacts, event: SpawnSucceeded, now: float) -> Effects:
     """Begins the limits of its start; with startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
-    facts.worked_paths = policy.start_paths
+    facts.worked_paths, facts.current.gpus_left_out = policy.start_paths, event.gpus_left_out
     facts.current.started_at = facts.current.progressed_at = now
     if policy.is_job:
         _begin_limits(facts, now)

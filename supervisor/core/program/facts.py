@@ -127,6 +127,7 @@ class AttemptFacts:
     readiness_unknown: bool = False  # adopted, and its READY=1 may have been lost
     start_afresh: bool = False  # an operator started it while it stopped: the next attempt begins with full budgets
     checkpoint_dir: str | None = None  # where its worker saves; one that is adopted may have had another section
+    gpus_left_out: str | None = None  # what is wrong with the GPUs that it does without
 
     # training; steps are optimizer steps
     checkpoint: CheckpointSelected | None = None  # what it was told to begin from

@@ -28,7 +28,8 @@ class PersistedFacts:
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
     checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `step` (once it has ended),
     `made_progress`, `start_limit_s` (the age at which it has to train; None if that is startup_timeout), `older` (why
-    it begins from an older checkpoint than the newest), `start_afresh` and `checkpoint_dir` (where it saves).
+    it begins from an older checkpoint than the newest), `start_afresh`, `checkpoint_dir` (where it saves) and
+    `gpus_left_out` (what people read of the GPUs that it does without).
 
     Of a plain program, only `worked_paths` is stored. The account of progress is not among them: the ledger keeps it in
     two places. A test has the list of all other facts, and why each is known without being stored.
@@ -76,6 +77,7 @@ class PersistedFacts:
     ports_lost: Annotated[int, Range(0, MAX_NAMES)] = 0
     set_aside: int | None = None
     checkpoint_dir: str | None = None
+    gpus_left_out: str | None = None
 
 
 _AS_THEY_ARE: tuple[tuple[Callable[[ProgramFacts], object], tuple[str, ...]], ...] = (
@@ -93,7 +95,7 @@ _AS_THEY_ARE: tuple[tuple[Callable[[ProgramFacts], object], tuple[str, ...]], ..
 """The facts of a job that are stored and restored as they are, by what has them."""
 
 _AS_THEY_ARE_OF_ATTEMPT = (
-    "from_checkpoint", "saved_step", "start_step", "made_progress", "start_afresh", "checkpoint_dir",
+    "from_checkpoint", "saved_step", "start_step", "made_progress", "start_afresh", "checkpoint_dir", "gpus_left_out",
 )  # fmt: skip
 """And those of the attempt."""
 

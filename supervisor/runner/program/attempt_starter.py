@@ -54,8 +54,7 @@ class AttemptStarter:
                 why = verdict.unusable_because
                 self._post(events.SpawnFailed(effect.attempt, why, permanent=False, retry_in_s=RECHECK_S))
                 return
-            self._records.training.gpus_left_out = verdict.without
-            self._spawn(effect, verdict.visible)
+            self._spawn(effect, verdict.visible, verdict.without)
             for message in unsent:
                 self._current.send(message)
         except Exception as error:
@@ -70,7 +69,7 @@ class AttemptStarter:
         self._delayed = None
         return self._current.take_unsent()
 
-    def _spawn(self, effect: effects.Spawn, visible_gpus: str | None = None) -> None:
+    def _spawn(self, effect: effects.Spawn, visible_gpus: str | None = None, gpus_left_out: str | None = None) -> None:
         number, microbatches = effect.attempt, effect.microbatches
         unfit = None if visible_gpus is None else "the attempt gets fewer GPUs than it has"
         standby = self._standby.promote(number, microbatches, unfit) if self._standby is not None else None
@@ -92,7 +91,7 @@ class AttemptStarter:
             self._config.name, number, process.pid, process.start_time, record.started_wall_at or 0.0, microbatches
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
-        self._post(events.SpawnSucceeded(number))
+        self._post(events.SpawnSucceeded(number, gpus_left_out))
 
     def _report_spawn_failure(self, effect: effects.Spawn, error: SpawnError) -> None:
         number, record = effect.attempt, self._records.process

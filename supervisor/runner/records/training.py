@@ -29,10 +29,10 @@ class TrainingStatus(ProgramObserver):
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
-    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without; `gpus_missing`:
-    that its library sees none, and why. `is_imported`: its libraries are loaded. `memory_step`: of the newest copy of
-    its state in memory; `memory_interval_s`, `memory_cost_s`: how often it is copied, and what one copy costs training;
-    `memory_bytes`: what the copies take; `memory_off`: why there are none.
+    over how many devices it trains; `gpus_missing`: that its library sees none, and why. `is_imported`: its libraries
+    are loaded. `memory_step`: of the newest copy of its state in memory; `memory_interval_s`, `memory_cost_s`: how often
+    it is copied, and what one copy costs training; `memory_bytes`: what the copies take; `memory_off`: why there are
+    none.
     """
 
     step: int | None = None
@@ -53,7 +53,6 @@ class TrainingStatus(ProgramObserver):
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     replicas: int | None = None
-    gpus_left_out: str | None = None
     gpus_missing: str | None = None
     is_imported: bool = False
 

@@ -211,7 +211,7 @@ STORED = {
     },
     AttemptFacts: {
         "start_limit_s", "made_progress", "start_afresh", "checkpoint", "restore_begun", "from_checkpoint",
-        "start_step", "step", "saved_step", "older", "checkpoint_dir",
+        "start_step", "step", "saved_step", "older", "checkpoint_dir", "gpus_left_out",
     },
     FailureCounts: {"by_cause", "deaths_without_progress", "ports_lost"},
     HangDetector: {"hung_step", "hung_in", "hangs"},
@@ -281,7 +281,7 @@ def known_to_differ(job: Job) -> dict[type, object]:
     current.made_progress = current.start_afresh = current.restore_begun = current.from_checkpoint = True
     current.checkpoint = events.CheckpointSelected(4, "/c/step-0000000010.a1", 10, "epoch 1")
     current.start_step, current.step, current.saved_step, current.checkpoint_dir = 10, 35, 30, "/c"
-    current.older = Older(OlderBecause.SUSPECT, "words")
+    current.older, current.gpus_left_out = Older(OlderBecause.SUSPECT, "words"), "GPU 2 (XID 79)"
     facts.failures.by_cause, facts.failures.deaths_without_progress, facts.failures.ports_lost = {Cause.CRASH: 2}, 1, 2
     facts.hang_detector.hung_step, facts.hang_detector.hung_in, facts.hang_detector.hangs = 7, LoopSection.STEP, 2
     death = Death("step-0000000010.a1", 10, 11)
