@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -15,14 +16,15 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
-from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.logs.files.attempt_output import AttemptOutput, OutputGone, open_attempt_output
+from supervisor.host.logs.files.positions import LogPosition, position_in
 from supervisor.host.user_folders.guarded_open import open_guarded
 from supervisor.protocol.numbers import whole_number
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
 BLOCK_BYTES = 64 * 1024
+STAMP_LAG_NS = 1_000_000_000  # the time of a write may lag behind the clock by a tick of the kernel's
 POLL_S = 0.2  # how often a followed file is read; only while a client follows it
 
 
@@ -110,7 +112,7 @@ async def _stream(
             count -= len(piece)
             yield piece
             piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
-        position = await disks.run(path, _position, file) if follows and isinstance(file, BufferedReader) else None
+        position = await disks.run(path, position_of, file) if follows and isinstance(file, BufferedReader) else None
     finally:
         # in a thread: it waits for a read that is still under way, on a disk that may hang
         disks.submit(path, file.close)
@@ -156,44 +158,71 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_end(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
-    """The last `count` bytes, and the position at which reading continues: inode and offset."""
+def read_end(path: Path, count: int) -> tuple[bytes, LogPosition]:
+    """The last `count` bytes, and the position at which reading continues."""
     with _open_at_end(path, count) as file:
-        return file.read(count), _position(file)
+        return file.read(count), position_of(file)
 
 
-def _position(file: BinaryIO) -> tuple[int, int]:
-    """The position at which reading continues: inode and offset."""
-    return os.fstat(file.fileno()).st_ino, file.tell()
+def position_of(file: BinaryIO) -> LogPosition:
+    """The position at which reading an open log continues. Raises OSError."""
+    return position_in(file.fileno(), file.tell())
 
 
 async def follow(
-    disks: BlockingCalls, path: Path, position: tuple[int, int], on_truncation: bytes = b""
+    disks: BlockingCalls, path: Path, position: LogPosition, on_truncation: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """Yields what is added to the file after `position`, across rotations and truncations, without end.
+    """Yields what is added to the log after `position`, across rotations and truncations, without end.
 
-    When the file has become shorter, it yields `on_truncation` first.
+    When the file has become shorter, it yields `on_truncation` first. Of files that were rotated since the last look,
+    it yields the rest, as far as they are still there.
     """
     while True:
-        content, moved, is_shorter = await disks.run(path, _read_added, path, position)
-        position = moved
-        if is_shorter and on_truncation:
+        added = await disks.run(path, _look_for_more, path, position)
+        position = added.position
+        if added.is_shorter and on_truncation:
             yield on_truncation
-        if content:
-            yield content
+        if added.rest is not None:
+            try:
+                while piece := await disks.run(path, added.rest.read, BLOCK_BYTES):
+                    yield piece
+            except OSError:
+                pass  # a backup can't be read: the log goes on behind it
+            finally:
+                disks.submit(path, added.rest.close)
+        elif added.content:
+            yield added.content
         else:
             await asyncio.sleep(POLL_S)
 
 
-def _read_added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
-    """A piece of what follows `position`; the position after it; whether the file was truncated."""
-    inode, offset = position
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """What follows a position: a piece of it, or all (`rest`), if it is in more than one file; and the position after
+    that. `is_shorter`: the file was truncated."""
+
+    position: LogPosition
+    content: bytes = b""
+    rest: AttemptOutput | None = None
+    is_shorter: bool = False
+
+
+def _look_for_more(path: Path, position: LogPosition) -> _Added:
     try:
         with open_log(path) as file:
             status = os.fstat(file.fileno())
-            is_shorter = status.st_ino == inode and status.st_size < offset
-            file.seek(0 if is_shorter or status.st_ino != inode else offset)
-            content = file.read(BLOCK_BYTES)
-            return content, (status.st_ino, file.tell()), is_shorter
-    except OSError:
-        return b"", position, False  # during a rotation there may be no file; the next read finds it
+            is_same = status.st_ino == position.inode
+            is_shorter = is_same and status.st_size < position.offset
+            if is_shorter or (is_same and position_in(file.fileno(), position.offset).digest == position.digest):
+                file.seek(0 if is_shorter else position.offset)
+                content = file.read(BLOCK_BYTES)
+                return _Added(position_of(file) if content or is_shorter else position, content, None, is_shorter)
+        rest = open_attempt_output(path, position, None, b"")
+    except (OSError, OutputGone):
+        return _Added(position)  # during a rotation there may be no file; the next look finds it
+    rest.skip_written_before(position.at_ns - STAMP_LAG_NS)
+    end = rest.end_position()
+    if end is None:
+        rest.close()
+        return _Added(position)
+    return _Added(end, rest=rest)

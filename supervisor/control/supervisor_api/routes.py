@@ -19,6 +19,7 @@ from supervisor.control.streams import tail
 from supervisor.control.supervisor_api import logs, methods
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
 from supervisor.control.supervisor_api.xmlrpc import MalformedXml, fault_response, parse_call, response, text_size
+from supervisor.host.logs.files.positions import LogPosition
 
 FIRST_BYTES = 1024  # of a log, with which Supervisor's stream begins
 SMALL_BYTES = 16 * 1024  # larger XML takes milliseconds, so that a thread handles it
@@ -87,7 +88,7 @@ async def _logtail(context: CommandContext, request: web.Request) -> web.Respons
 
 
 async def _followed(
-    context: CommandContext, path: Path, end: bytes, position: tuple[int, int]
+    context: CommandContext, path: Path, end: bytes, position: LogPosition
 ) -> AsyncGenerator[bytes, None]:
     whole = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may be cut between two pieces
     yield whole.decode(end).encode()

@@ -1,4 +1,4 @@
-"""What one attempt printed, read from a log file and its backups."""
+"""What one attempt printed, or what was added since a look, read from a log file and its backups."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from supervisor.host.logs.files.compression import SUFFIX
-from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
+from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before, position_in
 from supervisor.host.user_folders.guarded_open import open_guarded
 
 MOST_FILES = 100  # that are looked at; each takes a descriptor
@@ -107,6 +107,19 @@ class AttemptOutput:
         for part in self._parts:
             skipped = min(extra, part.end - part.begin)
             part.begin, extra = part.begin + skipped, extra - skipped
+
+    def skip_written_before(self, at_ns: int) -> None:
+        """Leaves out the files that nobody has written to since (Unix time)."""
+        for part in self._parts:
+            if part.written_ns < at_ns:
+                part.begin = part.end
+
+    def end_position(self) -> LogPosition | None:
+        """The position behind the last byte; None if that is in a compressed file. Raises OSError."""
+        last = self._parts[-1] if self._parts else None
+        if last is None or isinstance(last.file, _CompressedFile):
+            return None
+        return position_in(last.file.fileno(), last.end)
 
     def read(self, count: int) -> bytes:
         """At most `count` bytes; none at the end. Raises OSError, also for a damaged compressed backup."""

@@ -1,0 +1,91 @@
+"""Who follows a log gets each byte of it once, across rotations between two looks."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from supervisor.control.streams import tail
+from supervisor.host.blocking_calls import BlockingCalls
+
+MARK = b"==> File truncated <==\n"
+
+
+def rotate(path: Path, backups: int) -> None:
+    """As the logger does, the oldest backup first."""
+    for number in range(backups, 0, -1):
+        source = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+        if source.exists():
+            source.rename(path.with_name(f"{path.name}.{number}"))
+
+
+async def followed(path: Path, change: Callable[[], None], until: bytes) -> bytes:
+    """What is added by `change`, which happens between two looks, up to `until`."""
+    _, position = tail.read_end(path, 0)
+    change()
+    content = b""
+    pieces: AsyncGenerator[bytes, None] = tail.follow(BlockingCalls(), path, position, MARK)
+    async with aclosing(pieces), asyncio.timeout(20):
+        async for piece in pieces:
+            content += piece
+            if content.endswith(until):
+                return content
+    raise AssertionError(content)
+
+
+@pytest.mark.parametrize("rotations", [0, 1, 2, 3])
+async def test_what_was_written_before_rotations_is_not_lost(tmp_path: Path, rotations: int) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"seen\n")
+
+    def change() -> None:
+        for number in range(rotations):
+            with path.open("ab") as file:
+                file.write(b"%d\n" % number * 100_000)
+            rotate(path, 5)
+            path.touch()
+        with path.open("ab") as file:
+            file.write(b"end\n")
+
+    added = b"".join(b"%d\n" % number * 100_000 for number in range(rotations))
+    assert await followed(path, change, b"end\n") == added + b"end\n"
+
+
+async def test_of_what_was_rotated_away_the_rest_comes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"seen\n")
+
+    def change() -> None:
+        for number in range(3):
+            with path.open("ab") as file:
+                file.write(b"%d\n" % number)
+            rotate(path, 1)
+        path.write_bytes(b"end\n")
+
+    assert await followed(path, change, b"end\n") == b"2\nend\n"
+
+
+async def test_backups_from_before_are_not_shown_where_somebody_has_moved_the_log_away(tmp_path: Path) -> None:
+    path, old = tmp_path / "log", tmp_path / "log.1"
+    old.write_bytes(b"old\n")
+    os.utime(old, (1e9, 1e9))
+    path.write_bytes(b"seen\n")
+
+    def change() -> None:
+        path.rename(tmp_path / "away")
+        path.write_bytes(b"end\n")
+
+    assert await followed(path, change, b"end\n") == b"end\n"
+
+
+async def test_a_log_that_is_emptied_is_shown_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"seen, and more\n")
+
+    def change() -> None:
+        path.write_bytes(b"end\n")
+
+    assert await followed(path, change, b"end\n") == MARK + b"end\n"
