@@ -99,7 +99,7 @@ def mirrored(kind: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             store = new_bucket(endpoint, folder / "s3.log")
             yield f"mirror = {store.url}/job\nmirror_keep = 1", dict(store.environment)
     else:
-        (folder / "store").mkdir()
+        (folder / "store" / "job").mkdir(parents=True)  # an empty store could be a disk that is not mounted
         yield f"mirror = file://{folder}/store\nmirror_keep = 1", {}
 
 

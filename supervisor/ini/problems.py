@@ -1,6 +1,5 @@
 """What is wrong with a configuration, and where."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,5 +50,7 @@ class ConfigError(Exception):
 
 def nearest_word(word: str, known: Iterable[str], likeness: float = 0.7) -> str | None:
     """The known word that `word` was most likely meant to be; None if none is near."""
+    import difflib  # only here: a daemon whose configuration is right has no use for it
+
     words = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=likeness)
     return words[0] if words else None

@@ -1,6 +1,5 @@
 """The table of all notice sources, and which of them a host uses: the configured ones, or those of where it runs."""
 
-import difflib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,6 +86,8 @@ def detect_cloud(firmware: Firmware) -> str | None:
 def _make_source(name: str, settings: NoticeSettings) -> NoticeSource:
     maker = _MAKERS.get(name)
     if maker is None:
+        import difflib  # only here: a daemon whose configuration is right has no use for it
+
         near = difflib.get_close_matches(name, NAMES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known sources are {', '.join(NAMES)}"
         raise UnknownSourceError(f"there is no notice source {name!r:.40}; {hint}")

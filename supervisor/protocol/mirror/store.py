@@ -6,7 +6,9 @@ objects are uploaded in parts, so a piece of one never becomes visible.
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from io import RawIOBase
@@ -22,6 +24,7 @@ from supervisor.protocol.mirror.store_folder import why_not_there
 
 PART_BYTES = 8 << 20  # S3 takes 5 MiB and more; a part is what is sent again after an error
 MAX_PARTS = 9000  # S3 allows 10,000: of a file beyond 70 GB the parts are larger
+PARALLEL_PIECES = 8  # of a download, PART_BYTES of memory each; AWS: 85 to 90 MB/s for each concurrent request to S3
 PARALLEL_PARTS = 4  # enough to fill a line, few enough for a slow one to be done with each in time
 CONNECT_TIMEOUT = "10s"
 SILENCE_TIMEOUT = "2 minutes"  # nothing comes, or a part is not sent in that time: a line with less than 300 KB/s
@@ -146,10 +149,21 @@ class Store:
         return int(there["size"]), tag
 
     def download(self, key: str) -> Iterator[memoryview]:
-        """The content of an object, in pieces. Raises FileNotFoundError if there is none."""
+        """The content of an object, in pieces, of which several are on their way. Raises FileNotFoundError."""
         with _as_store_error(f"download {key}", may_be_missing=True):
-            for piece in obstore.get(self._store, self._below + key).stream(min_chunk_size=PART_BYTES):
-                yield memoryview(piece)
+            size = int(obstore.head(self._store, self._below + key)["size"])
+            pool = ThreadPoolExecutor(PARALLEL_PIECES, "download")
+            coming: deque[Future[obstore.Bytes]] = deque()
+            try:
+                for start in range(0, size, PART_BYTES):
+                    end = min(start + PART_BYTES, size)
+                    coming.append(pool.submit(obstore.get_range, self._store, self._below + key, start=start, end=end))
+                    if len(coming) == PARALLEL_PIECES:
+                        yield memoryview(coming.popleft().result())
+                while coming:
+                    yield memoryview(coming.popleft().result())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects, one after the other; those that are gone already are no error."""
