@@ -205,13 +205,13 @@ def test_an_upload_under_way_is_shown_with_its_bytes(tmp_path: Path):
         daemon.until_step("j", 20)
         done = daemon.call("checkpoint", name="j")
         request = (
-            daemon.until(lambda: (mirror_of(daemon)["request"] or {}).get("sent_bytes"), "bytes")
+            daemon.until(lambda: (mirror_of(daemon)["request"] or {}).get("copied_bytes"), "bytes")
             and mirror_of(daemon)["request"]
         )
         described = daemon.status("j")["description"]
 
     assert (request["what"], request["checkpoint"]) == ("uploading", done["checkpoint"])
-    assert 0 < request["sent_bytes"] <= request["size_bytes"]
+    assert 0 < request["copied_bytes"] <= request["size_bytes"]
     assert request["for_s"] > 0
     assert f"uploading {done['checkpoint']} for 0:00:0" in described
 

@@ -125,8 +125,8 @@ def mirror_activity(status: MirrorStatus) -> list[str]:
     parts, request = [], status.request
     if request is not None and (request.what == "uploading" or request.for_s >= 1.0):
         text = f"{' '.join(filter(None, [request.what, request.checkpoint]))} for {_h_mm_ss(request.for_s)}"
-        if request.sent_bytes is not None and request.size_bytes is not None:
-            text += f" ({request.sent_bytes / 1e6:.1f} of {request.size_bytes / 1e6:.1f} MB)"
+        if request.copied_bytes is not None and request.size_bytes is not None:
+            text += f" ({request.copied_bytes / 1e6:.1f} of {request.size_bytes / 1e6:.1f} MB)"
         parts.append(text)
     elif request is None and status.error is None and status.waits is not None and status.epoch is not None:
         parts.append(f"uploading {status.waits}")

@@ -80,8 +80,8 @@ class MirrorClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
         self._last_id = 0
-        self.progress: messages.UploadProgress | None = None
-        """What was last heard of an upload that is under way."""
+        self.progress: messages.CopyProgress | None = None
+        """What was last heard of a copy that is under way."""
         self._words = ""
         self._is_lifted = False  # the limit of uploads
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ class MirrorClient:
         try:
             while line := await process.stdout.readline():
                 answer = messages.LINES.decode(line)
-                if isinstance(answer, messages.UploadProgress):
+                if isinstance(answer, messages.CopyProgress):
                     self.progress = answer
                     continue
                 waiting = self._waiting.get(answer.id) if isinstance(answer, messages.ANSWERS) else None

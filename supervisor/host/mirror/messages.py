@@ -187,11 +187,11 @@ class WatchAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadProgress:
-    """No answer yet: how many bytes of a checkpoint were read so far, and how many it has."""
+class CopyProgress:
+    """No answer yet: how many bytes of a checkpoint were copied so far, from or to the store, of how many."""
 
     id: int
-    sent_bytes: int
+    copied_bytes: int
     size_bytes: int
 
 
@@ -276,7 +276,7 @@ Answer = (
     | FailureAnswer
 )
 ANSWERS = get_args(Answer)
-Message = Question | LimitChange | Answer | UploadProgress
+Message = Question | LimitChange | Answer | CopyProgress
 
 LINES: LineCodec[Message] = LineCodec({kind.__name__: kind for kind in get_args(Message)}, MAX_LINE_BYTES)
 """Encodes and decodes the messages."""

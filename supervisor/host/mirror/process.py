@@ -30,7 +30,7 @@ from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
 
 MAX_TEXT = 1000  # characters of an error, which goes into status and log
-PROGRESS_S = 1.0  # between two words on an upload that is under way
+PROGRESS_S = 1.0  # between two words on a copy that is under way
 NICE = 10  # training and the daemon come first
 
 
@@ -39,18 +39,18 @@ class _Output:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told_at = 0.0  # of an upload's progress
+        self._told_at = 0.0  # how far a copy is
 
-    def write(self, message: messages.Answer | messages.UploadProgress) -> None:
+    def write(self, message: messages.Answer | messages.CopyProgress) -> None:
         with self._lock:
             sys.stdout.buffer.write(messages.LINES.encode(message))
             sys.stdout.buffer.flush()
 
-    def tell_progress(self, question: int, sent: int, size: int) -> None:
+    def tell_progress(self, question: int, copied: int, size: int) -> None:
         """Once a second at most."""
         if (now := time.monotonic()) - self._told_at >= PROGRESS_S:
             self._told_at = now
-            self.write(messages.UploadProgress(question, sent, size))
+            self.write(messages.CopyProgress(question, copied, size))
 
 
 def _read_all(

@@ -13,7 +13,7 @@ Whose the run is, is in `epochs.py`; how a checkpoint comes back, in `protocol/m
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from io import RawIOBase
 from pathlib import Path
 
@@ -50,8 +50,6 @@ class MirroredRun(HeldRun):
         super().__init__(store, folder)
         self.keep = keep
         self._limiter = limiter or RateLimiter()
-        self.on_progress: Callable[[int, int], None] = lambda sent, of: None
-        """Called while a checkpoint is uploaded, with the bytes that were read so far, and all that it has."""
         self._marked = 0  # the epoch of which the store knows that it has a checkpoint
 
     def fetch(

@@ -51,7 +51,7 @@ from supervisor.protocol.mirror.folder_epochs import (
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind
 from supervisor.protocol.mirror.remote_run import RemoteRun, check_file, committed, read_file, read_manifest
-from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.mirror.store import StoreError
 
 
 class OtherRun(StoreError):
@@ -157,7 +157,7 @@ def _fetch_first(
     bad: list[tuple[RemoteCheckpoint, str]] = []
     for checkpoint in wanted:
         try:
-            _download(run.store, checkpoint, folder)
+            _download(run, checkpoint, folder)
         except ManifestError as error:
             bad.append((checkpoint, str(error)))
         else:
@@ -217,7 +217,7 @@ def fetch_named(run: RemoteRun, folder: Path, remote: RemoteCheckpoint, digest: 
     if here.is_dir() and (why := _why_other(here, content)) is not None:
         move_to_quarantine(folder, remote.name, why)
     if not here.is_dir():
-        _download(run.store, remote, folder)
+        _download(run, remote, folder)
     for name in local_checkpoints(folder):
         if name != remote.name and fetched_epoch(folder / str(name)) is not None:
             removal.delete_checkpoint(folder, name)
@@ -247,9 +247,9 @@ def refuse_empty_list(run: RemoteRun, latest: Epoch) -> None:
     )
 
 
-def _download(store: Store, remote: RemoteCheckpoint, target: Path) -> None:
+def _download(run: RemoteRun, remote: RemoteCheckpoint, target: Path) -> None:
     """Raises ManifestError if it is not whole."""
-    manifest, content = read_manifest(store, str(remote))
+    manifest, content = read_manifest(run.store, str(remote))
     if manifest.name != remote.name:
         raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, its place {remote.name}")
     if any(file.name == layout.FETCHED for file in manifest.files):
@@ -260,9 +260,11 @@ def _download(store: Store, remote: RemoteCheckpoint, target: Path) -> None:
         shutil.rmtree(partial)  # an earlier try was cut off
     try:
         with NewFolder(partial) as folder:
+            copied = 0
             for file in manifest.files:
                 if not _take_own(target / remote.name.part / file.name, file, folder):
-                    _download_file(store, remote, file, folder)
+                    _download_file(run, remote, file, folder, copied, manifest.size_bytes)
+                copied += file.size
             folder.add(layout.FETCHED, encode_fetched(remote.epoch))
             folder.add(layout.MANIFEST, content)
             folder.commit(target / str(remote.name))
@@ -286,8 +288,13 @@ def _take_own(own: Path, expected: FileRecord, folder: NewFolder) -> bool:
     return True
 
 
-def _download_file(store: Store, remote: RemoteCheckpoint, expected: FileRecord, folder: NewFolder) -> None:
+def _download_file(
+    run: RemoteRun, remote: RemoteCheckpoint, expected: FileRecord, folder: NewFolder, copied: int, size: int
+) -> None:
+    """`copied`: the bytes of the files before it, of `size` bytes of all files, for the progress."""
     file = folder.create(expected.name)
-    for piece in read_file(store, str(remote), expected):
+    for piece in read_file(run.store, str(remote), expected):
         file.write(piece)
+        copied += len(piece)
+        run.on_progress(copied, size)
     check_file(expected, *file.end())

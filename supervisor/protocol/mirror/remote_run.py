@@ -4,7 +4,7 @@ A list may be wrong: leave out what is there, or name what is not. So no decisio
 alone; what an object itself says is believed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from supervisor.protocol import layout
@@ -32,6 +32,8 @@ class RemoteRun:
         self._epochs: dict[int, Epoch] = {}
         self.epochs_begun: dict[int, datetime] = {}
         """When the object of each epoch was written, by the store's clock, as far as the last list has said it."""
+        self.on_progress: Callable[[int, int], None] = lambda copied, of: None
+        """Called while a checkpoint is copied, with the bytes that were so far, and all that it has."""
 
     def epochs(self) -> Mapping[int, Epoch]:
         """All epochs. What one object says never changes, so each is read once.

@@ -15,13 +15,13 @@ from supervisor.protocol.mirror.keys import run_of, url_of_run
 class MirrorRequest:
     """What is being asked of the store: `what`, in words, and the checkpoint that it is about, if there is one.
 
-    `for_s`: for how long. `sent_bytes`, `size_bytes`: of an upload, once they are known.
+    `for_s`: for how long. `copied_bytes`, `size_bytes`: of a checkpoint on its way, to the store or from it.
     """
 
     what: str
     checkpoint: str | None
     for_s: float
-    sent_bytes: int | None = None
+    copied_bytes: int | None = None
     size_bytes: int | None = None
 
 
@@ -75,9 +75,9 @@ class MirrorQuestions:
         """What is being asked; None if nothing is."""
         if (asked := self._asked) is None:
             return None
-        progress = self._client.progress if asked.checkpoint is not None else None
-        sent, size = (None, None) if progress is None else (progress.sent_bytes, progress.size_bytes)
-        return MirrorRequest(asked.what, asked.checkpoint, time.monotonic() - asked.since, sent, size)
+        progress = self._client.progress
+        copied, size = (None, None) if progress is None else (progress.copied_bytes, progress.size_bytes)
+        return MirrorRequest(asked.what, asked.checkpoint, time.monotonic() - asked.since, copied, size)
 
 
 def client_of(config: ProgramConfig, environment: Mapping[str, str]) -> tuple[MirrorClient, str]:

@@ -14,6 +14,7 @@ from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.allocation import MAX_NODES
 from supervisor.protocol.checkpoints.manifest import StoredFile
+from supervisor.protocol.layout import MANIFEST
 from tests.host.mirror.test_run import host, made
 from tests.mirror.stores import ObjectStore
 from tests.system.harness import let_others_in
@@ -117,6 +118,27 @@ async def test_the_limit_can_be_lifted_also_for_the_upload_that_is_under_way(tmp
 
     assert (await asyncio.wait_for(upload, 60.0)).remote == (str(name),)
     mirror.close()
+
+
+async def test_how_far_a_copy_is_is_told_in_both_directions(tmp_path: Path):
+    mirror = client(tmp_path)
+    name = made(tmp_path / "j", 100)
+    size = sum(path.stat().st_size for path in files_in(tmp_path / "j") if path.name != MANIFEST)
+    epoch = (await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)).epoch
+    upload = messages.UploadRequest(mirror.next_id(), str(name), epoch)
+    await mirror.ask(upload, messages.UploadAnswer)
+    sent = mirror.progress
+    mirror.close()
+    shutil.rmtree(tmp_path / "j")
+    fetch = messages.FetchRequest(mirror.next_id())
+    await mirror.ask(fetch, messages.FetchAnswer)
+    received = mirror.progress
+    mirror.close()
+
+    for progress, question in ((sent, upload), (received, fetch)):
+        assert progress is not None
+        assert (progress.id, progress.size_bytes) == (question.id, size)
+        assert 0 < progress.copied_bytes < size  # the first of three files
 
 
 async def test_taken_over_gone_and_unreachable_are_told_apart(tmp_path: Path):

@@ -120,6 +120,18 @@ def test_upload_that_is_cut_anywhere_leaves_nothing_or_a_whole_checkpoint(tmp_pa
     assert outcomes == {older, newer}
 
 
+def test_progress_of_a_fetch_grows_over_all_files_up_to_the_whole(tmp_path: Path, url: str):
+    name = made(tmp_path / "a", 100)
+    sizes = [(tmp_path / "a" / str(name) / file).stat().st_size for file in FILES]
+    old, new, told = host(url, tmp_path / "a"), host(url, tmp_path / "b"), list[tuple[int, int]]()
+    old.upload(name, old.begin_epoch(name, 0))
+    new.on_progress = lambda copied, of: told.append((copied, of))
+
+    new.fetch(None, None)
+
+    assert told == [(copied, sum(sizes)) for copied in itertools.accumulate(sizes)]
+
+
 def test_fetch_that_is_cut_leaves_no_checkpoint_and_is_done_again(tmp_path: Path, url: str, monkeypatch):
     name = made(tmp_path / "a", 100)
     old = host(url, tmp_path / "a")
