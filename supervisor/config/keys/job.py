@@ -43,8 +43,8 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program "
-        "a job, which flushes before it is stopped and resumes from its newest whole checkpoint.",
+        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program a "
+        "job, which flushes before a stop and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
@@ -117,8 +117,8 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto, which weighs what a save costs "
-        "against how often the job fails (docs/saves.md). A stop or a notice flushes in any case.",
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto (docs/saves.md). A stop or a notice "
+        "flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
@@ -131,9 +131,8 @@ class JobConfig(SectionModel):
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "auto",
-        "Whether the worker also copies its state, every second or so, into memory that outlives it "
-        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and an eighth of the free memory allow; "
-        "`off`.",
+        "Whether the worker also copies its state, every second or so, into memory that outlives it: `auto`, where "
+        "that costs little (docs/memory-tier.md); `off`.",
     )
     checkpoint_make_room: Boolean = key(
         False,
@@ -179,13 +178,13 @@ class JobConfig(SectionModel):
     )
     durable: Durable = key(
         Durable.LOCAL,
-        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: the checkpoint is on this "
-        "host's disk (`local`), or also in the mirror (`remote`, docs/mirror.md).",
+        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: this host's disk (`local`), "
+        "or also the mirror (`remote`, docs/mirror.md).",
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds from the start to the first step, for import, restore and tracing, which takes minutes with a "
-        "large model. Then the worker is killed and started again.",
+        "Seconds from the start to the first step (import, restore, tracing). Then the worker is killed and started "
+        "again.",
     )
     flush_timeout: Timeout = key(
         120.0,
@@ -199,14 +198,13 @@ class JobConfig(SectionModel):
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone, for "
-        "what measured times don't cover.",
+        "Seconds between the expected end of the last checkpoint and the host's deadline, for what measured times "
+        "don't cover.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
-        "Seconds without a step after which a worker counts as hung: its stacks are saved, and it is killed and "
-        "restarted. `auto` learns the limit: four times the longest pause from which the job recovered "
-        "(docs/hangs.md). `none` turns this off.",
+        "Seconds without a step after which a worker counts as hung and is restarted. `auto` learns the limit from "
+        "the job's own pauses (docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,  # PyTorch's limit for its collectives: ending a slow step costs more than an idle machine
@@ -214,8 +212,8 @@ class JobConfig(SectionModel):
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
-        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at what the job's processes "
-        "do, and ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
+        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at the job's processes and "
+        "ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
     )
     gpu_wait: Timeout = key(
         30.0,
@@ -224,10 +222,8 @@ class JobConfig(SectionModel):
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
-        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `auto` "
-        "has done the imports, where memory allows; `warm` has also run a script up to its first use of `worker`; "
-        "`hot`, with an entrypoint only, has built the model and run its step, in as much memory as the worker's, "
-        "on the devices too; `off` keeps none.",
+        "Process beside the worker that becomes the next attempt when it dies (docs/standby.md): `auto` has done the "
+        "imports, where memory allows; `warm` and `hot` have done more of the start; `off` keeps none.",
     )
     on_nan: OnNan | None = key(
         None,
@@ -237,7 +233,7 @@ class JobConfig(SectionModel):
     )
     loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
         None,
-        "How many deviations above its median over the last 100 steps a loss counts as diverged, for example 20. "
+        "How many deviations above its recent median a loss counts as diverged, for example 20 (docs/failures.md). "
         "`off`: only a loss that is not finite does.",
         shown="off",
     )

@@ -61,16 +61,16 @@ class ProgramConfig(HookKeys):
     )
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
-        "File of further variables; `environment` wins over it. With `-` before the path, it may be missing. "
+        "File of further variables, over which `environment` wins. With `-` before the path, it may be missing. "
         "`update` applies its changes. A root daemon demands that it is as safe from other users as the "
         "configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
-        "User (name or number) as whom the program runs; needs a root daemon. HOME, USER and LOGNAME become that "
-        "user's, unless they were set to something other than root's. The rest of the environment stays the "
-        "daemon's, as in Supervisor: keep secrets out of it.",
+        "User (name or number) as whom it runs; needs a root daemon. HOME, USER and LOGNAME become that user's, "
+        "unless set to something other than root's. The rest of the environment stays the daemon's, as in Supervisor:"
+        " keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
@@ -96,21 +96,20 @@ class ProgramConfig(HookKeys):
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Resident memory that it and its child processes may use, checked every second. Above it, a job flushes, and "
-        'the program is restarted (more under "Limits and health").',
+        "Resident memory of it and its child processes, checked every second. Above it, a job flushes, and the "
+        'program is restarted (see "Limits and health").',
         shown="none",
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many CPU cores it and its child processes may use, for example 1.5. Only enforced where the daemon "
-        "has control groups of its own.",
+        "CPU cores that it and its child processes may use, such as 1.5; only enforced where the daemon has control "
+        "groups of its own.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program is restarted; a job flushes "
-        "first.",
+        "Command that exits with 0 if the program is healthy, run as its user, in its directory, with "
+        "SUPERVISOR_PROGRAM_PID, while it is RUNNING. An unhealthy program is restarted; a job flushes first.",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")
@@ -128,15 +127,15 @@ class ProgramConfig(HookKeys):
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must be ready before this program starts: a job trains, a "
-        "plain program has been up for its startsecs or has reported that it is ready (notify), or either is done. "
-        "Only a start waits, not a restart.",
+        "Programs or groups, separated by commas, that must be ready before this one starts: a job trains, a plain "
+        "program has been up for its startsecs or has reported it (notify), or either is done. Only a start waits, "
+        "not a restart.",
         shown="none",
     )
     depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
-        "before this program starts: scripts that prepare something.",
+        "before this one starts.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -158,8 +157,8 @@ class ProgramConfig(HookKeys):
     )
     notify: Boolean = key(
         False,
-        "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to the socket "
-        "NOTIFY_SOCKET, as with systemd (docs/programs.md). A job is ready when it trains.",
+        "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to NOTIFY_SOCKET, as "
+        "with systemd (docs/programs.md). A job is ready when it trains.",
     )
     notify_timeout: Timeout = key(
         90.0,
@@ -224,8 +223,7 @@ class ProgramConfig(HookKeys):
     stdout_capture_maxbytes: Bytes = key(
         0,
         "How many bytes, the last ones, of what it prints between `<!--XSUPERVISOR:BEGIN-->` and "
-        "`<!--XSUPERVISOR:END-->` go to event listeners of PROCESS_COMMUNICATION_STDOUT instead of the log. 0: the "
-        "marks have no meaning.",
+        "`<!--XSUPERVISOR:END-->` go to event listeners of PROCESS_COMMUNICATION_STDOUT instead of the log. 0: none.",
         shown="0",
     )
     stderr_logfile: LogPath = key(

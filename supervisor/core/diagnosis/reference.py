@@ -1,4 +1,7 @@
-"""Prints the table of docs/why-it-died.md: `python -m supervisor.core.diagnosis.reference`."""
+"""Prints the table of docs/why-it-died.md: `python -m supervisor.core.diagnosis.reference`.
+
+It has no advice: that is said with each death.
+"""
 
 from supervisor.core.diagnosis.evidence import DeathKind, Who
 from supervisor.core.diagnosis.kinds import MEANINGS, Meaning
@@ -19,16 +22,15 @@ BY_ITSELF = {
 
 def table() -> list[str]:
     """The lines of the table."""
-    rows = ["| cause | what it means | what to do |", "|---|---|---|"]
+    rows = ["| cause | what it means | who |", "|---|---|---|"]
     for kind in DeathKind:
-        rows.append(f"| `{kind}` | {_what(kind)} | {_to_do(MEANINGS[kind])} |")
+        rows.append(f"| `{kind}` | {_what(kind)} | {_who(MEANINGS[kind])} |")
     return rows
 
 
-def _to_do(meaning: Meaning) -> str:
-    """Who has to act, in a word, if anybody has, and how."""
-    advice = meaning.advice or "-"
-    return advice if meaning.who is Who.NOBODY else f"{str(meaning.who).rpartition(' ')[2]}: {advice}"
+def _who(meaning: Meaning) -> str:
+    """Who has to act, in a word, if anybody has."""
+    return "-" if meaning.who is Who.NOBODY else str(meaning.who).rpartition(" ")[2]
 
 
 def _what(kind: DeathKind) -> str:

@@ -11,8 +11,11 @@ from supervisor.protocol.wire.messages import TYPES, FromWorker
 
 
 def tables() -> str:
-    """Both tables as Markdown: what each field may hold, and how often each message may come."""
-    limits: dict[str, list[str]] = {}
+    """Both tables as Markdown: what each field may hold, and how often each message may come.
+
+    A field that has the same limits in all messages is named without them.
+    """
+    of_fields: dict[str, dict[str, list[str]]] = {}
     rates: dict[str, list[str]] = {}
     for name, kind in TYPES.items():
         if kind not in typing.get_args(FromWorker):
@@ -22,7 +25,12 @@ def tables() -> str:
         for field in fields(kind):
             words = "; ".join(_limits(hints[field.name]))
             if words and field.name != "attempt":
-                limits.setdefault(words, []).append(f"`{name}.{field.name}`")
+                of_fields.setdefault(field.name, {}).setdefault(words, []).append(name)
+    limits: dict[str, list[str]] = {}
+    for field_name, of_field in of_fields.items():
+        for words, names in of_field.items():
+            shown = [f"`{name}.{field_name}`" for name in names] if len(of_field) > 1 else [f"`{field_name}`"]
+            limits.setdefault(words, []).extend(shown)
     return "\n".join([*_table("Limits", "Fields", limits), "", *_table("How often", "Messages", rates), ""])
 
 
