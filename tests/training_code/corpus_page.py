@@ -68,7 +68,7 @@ _REMEDIES = (
     ("attributes of the callback's own", "a callback that counts in those of its class", "keras_callback_class"),
     ("one `step_done` for each step of the optimizer", "gradients accumulated over several",
      "torch_grad_accumulation"),
-    ("(only named)", "`step_done(epoch=, batch=)`, hooks, attributes of parameters, a `SobolEngine`, numbers in metrics",
+    ("(only named)", "`step_done(epoch=, batch=)`, hooks, attributes of parameters, `SobolEngine`, numbers in metrics",
      "np_numbered_steps torch_hook_noise torch_parameter_velocity torch_sobol keras_metric_python"),
 )  # fmt: skip
 """What to write instead, in what it helps, and the minimal scripts of which that is true."""
