@@ -13,7 +13,7 @@ from supervisor.protocol.wire.messages import TYPES, FromWorker
 def tables() -> str:
     """Both tables as Markdown: what each field may hold, and how often each message may come.
 
-    A field that has the same limits in all messages is named without them.
+    A field that has the same limits in all messages is named without them, unless a message has its name.
     """
     of_fields: dict[str, dict[str, list[str]]] = {}
     rates: dict[str, list[str]] = {}
@@ -29,7 +29,8 @@ def tables() -> str:
     limits: dict[str, list[str]] = {}
     for field_name, of_field in of_fields.items():
         for words, names in of_field.items():
-            shown = [f"`{name}.{field_name}`" for name in names] if len(of_field) > 1 else [f"`{field_name}`"]
+            is_clear = len(of_field) == 1 and field_name not in TYPES
+            shown = [f"`{field_name}`"] if is_clear else [f"`{name}.{field_name}`" for name in names]
             limits.setdefault(words, []).extend(shown)
     return "\n".join([*_table("Limits", "Fields", limits), "", *_table("How often", "Messages", rates), ""])
 
