@@ -3,6 +3,7 @@
 from tests.places import ROOT
 from tests.training_code import rig
 from tests.training_code.corpus import EXACT, MINIMAL
+from tests.training_code.patterns import EXACT as EXACTLY
 from tests.training_code.patterns import PATTERNS
 from tests.training_code.scripts import SCRIPTS
 
@@ -11,12 +12,18 @@ _HEAD = """\
 # Patterns of training code
 
 What of training code as people write it is exact after a kill, what is named or refused, and what to write instead.
-Tests hold every row (`make bench-exactness`), under `deterministic` where bits are compared.
+Tests hold every row (`make bench-exactness`): they kill jobs at random steps, at the first, at the last of an epoch, in
+its tail and in saves.
 
-## Patterns
+## What is exact
 
-Jobs are killed at random steps, at the first, at the last of an epoch, in its tail and in saves. *Named* is at the
-first step and trains on, *refused* is before the second.
+Under `deterministic`, these end with equal bits:
+
+"""
+_OTHERS_HEAD = """
+## What is not
+
+*Named* is at the first step and trains on, *refused* is before the second.
 
 | what people write | after a kill |
 |---|---|
@@ -83,7 +90,9 @@ def page() -> str:
     return "".join(
         [
             _HEAD,
-            *(_row(*pattern.row) for pattern in PATTERNS),
+            *(f"- {pattern.what}\n" for pattern in PATTERNS if pattern.outcome == EXACTLY),
+            _OTHERS_HEAD,
+            *(_row(*pattern.row) for pattern in PATTERNS if pattern.outcome != EXACTLY),
             _SCRIPTS_HEAD.format(
                 scripts=len(SCRIPTS),
                 least=min(added),
