@@ -41,7 +41,7 @@ class SupervisordConfig(HookKeys):
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes to the workers; it may be on a tmpfs. No two daemons share one.",
+        "Folder for the control pipes to the workers; may be on a tmpfs. No two daemons share one.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(
@@ -62,7 +62,7 @@ class SupervisordConfig(HookKeys):
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
-    changes_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs of changes are kept.")
+    changes_logfile_backups: Count = key(LOG_BACKUPS, "How many of its backups are kept.")
     loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
@@ -70,7 +70,7 @@ class SupervisordConfig(HookKeys):
     )
     log_format: words.LogFormat = key(
         "json",
-        "Format of the log's lines: `json`, or `supervisor` for monitoring that looks for Supervisor's lines.",
+        "Format of the log's lines: `json`, or `supervisor`, for monitoring that looks for Supervisor's lines.",
     )
     pidfile: LogPath = key(
         None,
@@ -79,9 +79,9 @@ class SupervisordConfig(HookKeys):
     )
     umask: Mode = key(
         0o022,
-        "File mode bits removed from the daemon's files. By default, others may read but not write them.",
+        "File mode bits removed from the daemon's files. By default, others may read them.",
     )
-    nodaemon: Boolean = key(False, "Whether to stay in the foreground, as systemd and containers need it (option -n).")
+    nodaemon: Boolean = key(False, "Whether to stay in the foreground, for systemd and containers (option -n).")
     silent: Boolean = key(False, "Whether to keep the log off standard error in the foreground (option -s).")
     minfds: Limit | None = key(
         None,
@@ -91,10 +91,10 @@ class SupervisordConfig(HookKeys):
     )
     minprocs: Limit | None = key(
         None,
-        "Minimum limit of processes of their user, raised likewise. Supervisor's default is 200.",
+        "The same for processes of their user. Supervisor's default is 200.",
         shown="none: the limit it was started with",
     )
-    identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
+    identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients.")
     childlogdir: FilePath = required(
         "Folder for logs of programs that name no file. Supervisor uses the temporary folder and deletes them at its "
         "next start.",
@@ -112,13 +112,12 @@ class SupervisordConfig(HookKeys):
     )
     environment: Variables = key(
         {},
-        'Variables for every program: `KEY="value",OTHER="value"`. They can be used as `%(ENV_KEY)s` everywhere in '
-        "the file.",
+        'Variables for every program: `KEY="value",OTHER="value"`. They can be used as `%(ENV_KEY)s` in the file.',
         shown="empty",
     )
     hook_timeout: Timeout = key(
         30.0,
-        "Seconds that the command of a hook may take before it is killed.",
+        "Seconds after which the command of a hook is killed.",
     )
     history_attempts: Positive = key(
         1000,
@@ -126,7 +125,7 @@ class SupervisordConfig(HookKeys):
     )
     history_days: Positive = key(
         365,
-        "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case.",
+        "How many days the ledger keeps an attempt that is over, except for the last 20 of each program.",
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
@@ -135,12 +134,13 @@ class SupervisordConfig(HookKeys):
         shown="auto",
     )
     notice_dir: FilePath = required(
-        "Folder that the source `file` watches: a file in it announces that this host is going away.",
+        "Folder that the source `file` watches.",
         shown="`notices` in state_dir",
     )
     notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
-        "Users, separated by commas, whose files in notice_dir are trusted besides root's and the daemon's user's.",
+        "Users, separated by commas, whose files in notice_dir are trusted besides those of root and the daemon's "
+        "user.",
         shown="none",
     )
     azure_acknowledge: Boolean = key(
@@ -149,11 +149,11 @@ class SupervisordConfig(HookKeys):
     )
     google_preemption_notice: Seconds = key(
         0.0,
-        "Seconds of warning with which a Google host was created: 120 if that was requested.",
+        "120 if the Google host was created with that many seconds of warning.",
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after a notice's deadline for which jobs that stopped for it wait, as providers may be late.",
+        "Seconds after a notice's deadline that jobs which stopped for it wait, as providers may be late.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
@@ -178,8 +178,8 @@ class SupervisordConfig(HookKeys):
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) "
-        "before the daemon exits.",
+        "Seconds that jobs have to flush after SIGPWR (a power failure, the host of a container) before the daemon "
+        "exits.",
     )
 
 

@@ -49,15 +49,15 @@ class JobConfig(SectionModel):
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, "
-        "or a prefix (`/srv/old/model.ckpt-1200`), by tf.train.CheckpointManager, TF1's Saver or another "
-        "stepkeeper job. It is not changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
+        "a prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job. It is "
+        "not changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own former name; `*` "
-        "means any (docs/storage.md).",
+        "Other jobs whose checkpoints in checkpoint_dir it may restore, such as its former name; `*` means any "
+        "(docs/storage.md).",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
@@ -74,8 +74,7 @@ class JobConfig(SectionModel):
     )
     python: Annotated[str, INTERPRETER] = key(
         sys.executable,
-        "Interpreter that runs the entrypoint: a path, or a name to search for; also of another environment than "
-        "the daemon's.",
+        "Interpreter that runs the entrypoint: a path, or a name to search for.",
         shown="the daemon's interpreter",
     )
     strategy: Strategy | None = key(
@@ -85,7 +84,7 @@ class JobConfig(SectionModel):
     )
     replicas: Positive | None = key(
         None,
-        "How many devices to use. Where there is no GPU, this many logical CPU devices are created.",
+        "How many devices to use; without GPUs, this many logical CPU devices are created.",
         shown="every GPU, or one CPU device",
     )
     replicas_min: Positive | None = key(
@@ -101,8 +100,8 @@ class JobConfig(SectionModel):
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet. "
-        "Further nodes are spare: one takes the rank of a node that fails or goes away (docs/slurm.md).",
+        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet; further "
+        "ones are spare (docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(
@@ -113,7 +112,7 @@ class JobConfig(SectionModel):
     strict: Boolean = key(
         False,
         "Whether training ends where the worker names something that a restart would not bring back "
-        "(docs/exact-resume.md). Otherwise it is only named, because it may have no effect.",
+        "(docs/exact-resume.md).",
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
@@ -136,18 +135,18 @@ class JobConfig(SectionModel):
     )
     checkpoint_make_room: Boolean = key(
         False,
-        "Whether a save that finds the disk full may delete older checkpoints early, despite checkpoint_keep, and try "
-        "again: the oldest first, never the newest whole one, the newest attempt's, or what this attempt began from.",
+        "Whether a save that finds the disk full may delete older checkpoints early and try again: the oldest first, "
+        "never the newest whole one, the newest attempt's, or what this attempt began from.",
     )
     checkpoint_dir_shared: Boolean = key(
         True,
-        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder on its own disk, and "
-        "a checkpoint exists once it is in the `mirror` (docs/slurm.md).",
+        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder on its own disk, and the"
+        " `mirror` joins them (docs/slurm.md).",
     )
     save_shards: SaveShards = key(
         "auto",
-        "Whether each of several workers writes and reads its share of a checkpoint (docs/strategies.md): `auto`, "
-        "if the state is large enough to gain from it; `always`; `never`.",
+        "Whether each of several workers writes and reads its share of a checkpoint: `auto`, if it is worth it "
+        "(docs/strategies.md); `always`; `never`.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
@@ -161,9 +160,8 @@ class JobConfig(SectionModel):
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
-        "Object store that gets a copy of the checkpoints, from which a host with older ones or none begins "
-        "(docs/mirror.md): `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; the job's name is added. "
-        "Needs the extra `mirror`.",
+        "Object store that gets a copy of the checkpoints (docs/mirror.md): `s3://BUCKET/PREFIX`, `gs://`, `az://` or"
+        " `file:///FOLDER`; the job's name is added. Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(
@@ -172,8 +170,8 @@ class JobConfig(SectionModel):
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) uploaded per second at most, so that training can read its data. Not while a flush before "
-        "a deadline waits for an upload (`durable = remote`).",
+        "Bytes (`50MB`) uploaded per second at most, except while a flush before a deadline waits for an upload "
+        "(`durable = remote`).",
         shown="none",
     )
     durable: Durable = key(
@@ -188,13 +186,12 @@ class JobConfig(SectionModel):
     )
     flush_timeout: Timeout = key(
         120.0,
-        "Seconds that a worker has to finish its step and write a checkpoint before it is told to exit. Spot hosts "
-        "give 30 to 120 s in all.",
+        "Seconds that a worker has to finish its step and write a checkpoint before it is told to exit.",
     )
     on_notice: OnNotice = key(
         OnNotice.STOP,
         "What the worker does after its last checkpoint before the host goes away: `stop` exits, and starts again if "
-        "the host stays after all; `train` trains on until it is killed.",
+        "the host stays; `train` trains on until it is killed.",
     )
     notice_margin: Seconds = key(
         1.0,
@@ -245,11 +242,10 @@ class JobConfig(SectionModel):
     )
     on_replay_difference: OnReplayDifference = key(
         "warn",
-        "What to do when they differ: `warn` tells everybody and trains on from the first result; `stop` fails the "
-        "job.",
+        "When they differ, `warn` tells everybody and trains on from the first result; `stop` fails the job.",
     )
     on_oom: OnOom = key(
         OnOom.RESTART,
-        "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
-        "into twice as many parts, if the script supports it (docs/failures.md).",
+        "When the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch into twice as "
+        "many parts, if the script supports it (docs/failures.md).",
     )

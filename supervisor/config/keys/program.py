@@ -113,11 +113,11 @@ class ProgramConfig(HookKeys):
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")
-    healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds after which a check counts as failed.")
     healthcheck_retries: Positive = key(3, "How many checks in a row must fail.")
     oom_score_adjust: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, 1000))] | None = key(
         None,
-        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000: never less than the daemon.",
+        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000, never less than the daemon.",
         shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(
@@ -145,7 +145,7 @@ class ProgramConfig(HookKeys):
     autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
         AutoRestart.UNEXPECTED,
         "Whether to start it again when it ends by itself: true, false, or unexpected: if the exit code is not in "
-        "exitcodes (for a job: if it did not report that training is done).",
+        "exitcodes (a job: if it did not report that training is done).",
     )
     exitcodes: Annotated[frozenset[int], parsed_by(quantities.exit_codes)] = key(
         frozenset({0}), "Expected exit codes, separated by commas.", shown="0"
@@ -162,11 +162,11 @@ class ProgramConfig(HookKeys):
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that; otherwise it is stopped, which is a failed start.",
+        "Seconds within which it must report that; else it is stopped, which is a failed start.",
     )
     startretries: Count = key(
         3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
-        "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint.",
+        "How many failed starts in a row are retried; of a job, how many restarts in a row without a new checkpoint.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(texts.signal_of)] = key(
@@ -174,8 +174,8 @@ class ProgramConfig(HookKeys):
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that asks it to exit, run like healthcheck_command. If the program still runs after it, the signal "
-        "follows. Both share stopwaitsecs.",
+        "Command that asks it to exit, run like healthcheck_command; the signal follows if it still runs. Both share "
+        "stopwaitsecs.",
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
@@ -209,12 +209,11 @@ class ProgramConfig(HookKeys):
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines also go to the system's log (/dev/log, facility user, level info), with the program as "
-        "their identifier.",
+        "Whether the lines also go to the system's log (/dev/log, facility user, level info).",
     )
     stdout_journal: Boolean = key(
         False,
-        "Whether the lines also go to systemd's journal, with fields (docs/logs.md).",
+        "Whether the lines also go to systemd's journal (docs/logs.md).",
     )
     stdout_events_enabled: Boolean = key(
         False,
