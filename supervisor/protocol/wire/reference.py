@@ -1,4 +1,4 @@
-"""The tables of limits in docs/control-pipe.md: `python -m supervisor.protocol.wire.reference` prints them."""
+"""The lists of limits in docs/control-pipe.md: `python -m supervisor.protocol.wire.reference` prints them."""
 
 import sys
 import types
@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from supervisor.protocol.wire.messages import TYPES, FromWorker
 
 
-def tables() -> str:
-    """Both tables as Markdown: what each field may hold, and how often each message may come.
+def lists() -> str:
+    """Both lists as Markdown: what each field may hold, and how often each message may come.
 
     A field that has the same limits in all messages is named without them, unless a message has its name.
     """
@@ -32,13 +32,12 @@ def tables() -> str:
             is_clear = len(of_field) == 1 and field_name not in TYPES
             shown = [f"`{field_name}`"] if is_clear else [f"`{name}.{field_name}`" for name in names]
             limits.setdefault(words, []).extend(shown)
-    return "\n".join([*_table("Limits", "Fields", limits), "", *_table("How often", "Messages", rates), ""])
+    return "\n".join([*_list(limits), "", *_list(rates), ""])
 
 
-def _table(first: str, second: str, rows: Mapping[str, list[str]]) -> Iterator[str]:
-    """The lines of a table that says what holds for which names."""
-    yield from (f"| {first} | {second} |", "|---|---|")
-    yield from (f"| {words} | {', '.join(names)} |" for words, names in rows.items())
+def _list(rows: Mapping[str, list[str]]) -> Iterator[str]:
+    """The lines of a list that says what holds for which names."""
+    yield from (f"- {words}: {', '.join(names)}" for words, names in rows.items())
 
 
 def _limits(wanted: Any) -> Iterator[str]:
@@ -58,4 +57,4 @@ def _limits(wanted: Any) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables())
+    sys.stdout.write(lists())
