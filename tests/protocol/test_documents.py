@@ -25,8 +25,8 @@ def test_every_message_is_described_with_every_field(name: str):
 
 
 def test_the_limits_of_fields_and_messages_are_those_of_the_schema():
-    for table in reference.tables().strip().split("\n\n"):
-        assert table in TEXT, "print it with python -m supervisor.protocol.wire.reference"
+    for limits in reference.lists().strip().split("\n\n"):
+        assert limits in TEXT, "print it with python -m supervisor.protocol.wire.reference"
 
 
 def test_no_message_is_invented():

@@ -86,7 +86,7 @@ PATTERNS = (
         ),
     ),
     Pattern(
-        "weights, a rate, `run.state` or random numbers that change behind `step_done` in such a loop, or in one over "
+        "weights, a rate, `run.state` or random numbers that change behind `step_done` in such a loop or over "
         "`run.batches`",
         EXACT,
         (
@@ -95,7 +95,7 @@ PATTERNS = (
         ),
     ),
     Pattern(
-        "the same in `while run.step < n:`, `for step in range(run.step, n):`",
+        "changes of saved state behind `step_done` in `while run.step < n:`, `for step in range(run.step, n):`",
         NAMED,
         (f"{_OWN_LOOPS}change_of_saved_state_behind_the_step_of_a_loop_without_position_is_named",),
         "call run.step_done last",
@@ -181,7 +181,7 @@ PATTERNS = (
         ),
     ),
     Pattern(
-        "the same without `deterministic`, in traced functions",
+        "`tf.random.*` in traced functions without `deterministic`",
         NAMED,
         (f"{_CHECKS}stateful_random_operations_are_named_with_their_lines",),
         "RandomUniform at train.py:31",
@@ -220,7 +220,7 @@ PATTERNS = (
         ),
     ),
     Pattern(
-        "the same with another number of replicas",
+        "variables of each replica (SUM, MEAN, ONLY_FIRST) with another number of replicas",
         "merged as their aggregation says, which `restored` tells",
         (
             f"{_WORKER}checkpoint/test_replica_values.py::test_fewer_replicas_get_what_the_aggregation_says",

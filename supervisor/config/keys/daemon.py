@@ -36,18 +36,18 @@ class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
-        "Folder for everything that must survive the daemon: the ledger (which programs should run, and every "
-        "attempt) and the lock that keeps a second daemon out.",
+        "Folder for what must survive the daemon: the ledger (what should run, and every attempt), and the lock that "
+        "keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes to the workers; it may be on a tmpfs. No two daemons share one.",
+        "Folder for the control pipes to the workers; may be on a tmpfs. No two daemons share one.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(
         None,
-        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the foreground, it "
-        "goes to standard error as well.",
+        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the foreground also on"
+        " standard error.",
         shown="`supervisord.log` in state_dir",
     )
     log_to_syslog: bool = internal("Whether logfile is `syslog`.", False)
@@ -58,21 +58,19 @@ class SupervisordConfig(HookKeys):
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which the daemon's log has too. NONE for no "
-        "such file.",
+        "Log of the changes that clients requested (`change.asked`), which the daemon's log has too. NONE for none.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
-    changes_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs of changes are kept.")
+    changes_logfile_backups: Count = key(LOG_BACKUPS, "How many of its backups are kept.")
     loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
-        "info (a state changed) or debug (also Supervisor's trace and blather). Changes that clients request are "
-        "always logged.",
+        "info (a state changed) or debug (also Supervisor's trace and blather). Requested changes always are.",
     )
     log_format: words.LogFormat = key(
         "json",
-        "Format of the log's lines: `json`, or `supervisor` for monitoring that looks for Supervisor's lines.",
+        "Format of the log's lines: `json`, or `supervisor`, for monitoring that looks for Supervisor's lines.",
     )
     pidfile: LogPath = key(
         None,
@@ -81,25 +79,25 @@ class SupervisordConfig(HookKeys):
     )
     umask: Mode = key(
         0o022,
-        "File mode bits removed from the daemon's files. By default, others may read but not write them.",
+        "File mode bits removed from the daemon's files. By default, others may read them.",
     )
-    nodaemon: Boolean = key(False, "Whether to stay in the foreground, as systemd and containers need it (option -n).")
+    nodaemon: Boolean = key(False, "Whether to stay in the foreground, for systemd and containers (option -n).")
     silent: Boolean = key(False, "Whether to keep the log off standard error in the foreground (option -s).")
     minfds: Limit | None = key(
         None,
-        "Minimum limit of open files for the daemon and each program. A lower limit is raised; if that fails, the "
-        "daemon does not start. Supervisor's default is 1024.",
+        "Minimum limit of open files for the daemon and each program. A lower one is raised, or the daemon does not "
+        "start. Supervisor's default is 1024.",
         shown="none: the limit it was started with",
     )
     minprocs: Limit | None = key(
         None,
-        "Minimum limit of processes of their user, raised likewise. Supervisor's default is 200.",
+        "The same for processes of their user. Supervisor's default is 200.",
         shown="none: the limit it was started with",
     )
-    identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
+    identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. Supervisor uses the temporary folder and deletes "
-        "them at its next start.",
+        "Folder for logs of programs that name no file. Supervisor uses the temporary folder and deletes them at its "
+        "next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -114,13 +112,12 @@ class SupervisordConfig(HookKeys):
     )
     environment: Variables = key(
         {},
-        'Variables for every program: `KEY="value",OTHER="value"`. They can be used as `%(ENV_KEY)s` everywhere in '
-        "the file.",
+        'Variables for every program: `KEY="value",OTHER="value"`. They can be used as `%(ENV_KEY)s` in the file.',
         shown="empty",
     )
     hook_timeout: Timeout = key(
         30.0,
-        "Seconds that the command of a hook may take before it is killed.",
+        "Seconds after which the command of a hook is killed.",
     )
     history_attempts: Positive = key(
         1000,
@@ -128,63 +125,61 @@ class SupervisordConfig(HookKeys):
     )
     history_days: Positive = key(
         365,
-        "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case.",
+        "How many days the ledger keeps an attempt that is over, except for the last 20 of each program.",
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
         "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud without "
-        "network requests; `off` uses none; or names of sources, separated by commas.",
+        "network requests; `off`; or names of sources, separated by commas.",
         shown="auto",
     )
     notice_dir: FilePath = required(
-        "Folder that the source `file` watches: a file in it announces that this host is going away.",
+        "Folder that the source `file` watches.",
         shown="`notices` in state_dir",
     )
     notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
-        "Users, separated by commas, whose files in notice_dir are trusted besides root's and the daemon's user's.",
+        "Users, separated by commas, whose files in notice_dir are trusted besides those of root and the daemon's "
+        "user.",
         shown="none",
     )
     azure_acknowledge: Boolean = key(
         False,
-        "Whether to tell Azure, once everything is on the disk, not to wait any longer; it then takes the host at "
-        "once.",
+        "Whether to tell Azure to go ahead once everything is on the disk; it then takes the host at once.",
     )
     google_preemption_notice: Seconds = key(
         0.0,
-        "Seconds of warning with which a Google host was created: 120 if that was requested.",
+        "120 if the Google host was created with that many seconds of warning.",
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after a notice's deadline for which jobs that stopped for it wait, as providers may be late.",
+        "Seconds after a notice's deadline that jobs which stopped for it wait, as providers may be late.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
-        "What to do about a GPU that fails (docs/gpus.md): `act` starts its jobs again, without it if it is "
-        "broken, and runs hook_gpu_fault; `report` only says what it would do.",
+        "What to do about a GPU that fails (docs/gpus.md): `act`, or `report`, which only says what it would do.",
     )
     engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
-        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground "
-        "and exits as with `exit_on = fatal, done`. The option --engine does the same.",
+        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, it stays in the foreground and exits as"
+        " with `exit_on = fatal, done`. Also the option --engine.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
-        "Seconds within which the daemons of all nodes have to meet before a gang starts; then the log names those "
-        "that are missing.",
+        "Seconds within which the daemons of a gang have to meet; then the log names those that are missing.",
     )
     exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
-        "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
-        "(the others flush and stop); `done`, when every program has ended by itself; or both: `fatal, done`. Its "
-        "exit status tells which.",
+        "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "
+        "others flush and stop); `done`, once every program has ended by itself; or both: `fatal, done`. Its exit "
+        "status tells which.",
         shown="none",
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) "
-        "before the daemon exits.",
+        "Seconds that jobs have to flush after SIGPWR (a power failure, the host of a container) before the daemon "
+        "exits.",
     )
 
 

@@ -43,21 +43,21 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program "
-        "a job, which flushes before it is stopped and resumes from its newest whole checkpoint.",
+        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program a "
+        "job, which flushes before a stop and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, "
-        "or a prefix (`/srv/old/model.ckpt-1200`), by tf.train.CheckpointManager, TF1's Saver or another "
-        "stepkeeper job. It is not changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
+        "a prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job. It is "
+        "not changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own former name; `*` "
-        "means any (docs/storage.md).",
+        "Other jobs whose checkpoints in checkpoint_dir it may restore, such as its former name; `*` means any "
+        "(docs/storage.md).",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
@@ -74,8 +74,7 @@ class JobConfig(SectionModel):
     )
     python: Annotated[str, INTERPRETER] = key(
         sys.executable,
-        "Interpreter that runs the entrypoint: a path, or a name to search for; also of another environment than "
-        "the daemon's.",
+        "Interpreter that runs the entrypoint: a path, or a name to search for.",
         shown="the daemon's interpreter",
     )
     strategy: Strategy | None = key(
@@ -85,7 +84,7 @@ class JobConfig(SectionModel):
     )
     replicas: Positive | None = key(
         None,
-        "How many devices to use. Where there is no GPU, this many logical CPU devices are created.",
+        "How many devices to use; without GPUs, this many logical CPU devices are created.",
         shown="every GPU, or one CPU device",
     )
     replicas_min: Positive | None = key(
@@ -101,8 +100,8 @@ class JobConfig(SectionModel):
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet. "
-        "Further nodes are spare: one takes the rank of a node that fails or goes away (docs/slurm.md).",
+        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet; further "
+        "ones are spare (docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(
@@ -113,12 +112,12 @@ class JobConfig(SectionModel):
     strict: Boolean = key(
         False,
         "Whether training ends where the worker names something that a restart would not bring back "
-        "(docs/exact-resume.md). Otherwise it is only named, because it may have no effect.",
+        "(docs/exact-resume.md).",
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto, which weighs what a save costs "
-        "against how often the job fails (docs/saves.md). A stop or a notice flushes in any case.",
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto (docs/saves.md). A stop or a notice "
+        "flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
@@ -131,24 +130,23 @@ class JobConfig(SectionModel):
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "auto",
-        "Whether the worker also copies its state, every second or so, into memory that outlives it "
-        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and an eighth of the free memory allow; "
-        "`off`.",
+        "Whether the worker also copies its state, every second or so, into memory that outlives it: `auto`, where "
+        "that costs little (docs/memory-tier.md); `off`.",
     )
     checkpoint_make_room: Boolean = key(
         False,
-        "Whether a save that finds the disk full may delete older checkpoints early, despite checkpoint_keep, and try "
-        "again: the oldest first, never the newest whole one, the newest attempt's, or what this attempt began from.",
+        "Whether a save that finds the disk full may delete older checkpoints early and try again: the oldest first, "
+        "never the newest whole one, the newest attempt's, or what this attempt began from.",
     )
     checkpoint_dir_shared: Boolean = key(
         True,
-        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder on its own disk, and "
-        "a checkpoint exists once it is in the `mirror` (docs/slurm.md).",
+        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder on its own disk, and the"
+        " `mirror` joins them (docs/slurm.md).",
     )
     save_shards: SaveShards = key(
         "auto",
-        "Whether each of several workers writes and reads its share of a checkpoint (docs/strategies.md): `auto`, "
-        "if the state is large enough to gain from it; `always`; `never`.",
+        "Whether each of several workers writes and reads its share of a checkpoint: `auto`, if it is worth it "
+        "(docs/strategies.md); `always`; `never`.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
@@ -162,9 +160,8 @@ class JobConfig(SectionModel):
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
-        "Object store that gets a copy of the checkpoints, from which a host with older ones or none begins "
-        "(docs/mirror.md): `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; the job's name is added. "
-        "Needs the extra `mirror`.",
+        "Object store that gets a copy of the checkpoints (docs/mirror.md): `s3://BUCKET/PREFIX`, `gs://`, `az://` or"
+        " `file:///FOLDER`; the job's name is added. Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(
@@ -173,40 +170,38 @@ class JobConfig(SectionModel):
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) uploaded per second at most, so that training can read its data. Not while a flush before "
-        "a deadline waits for an upload (`durable = remote`).",
+        "Bytes (`50MB`) uploaded per second at most, except while a flush before a deadline waits for an upload "
+        "(`durable = remote`).",
         shown="none",
     )
     durable: Durable = key(
         Durable.LOCAL,
-        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: the checkpoint is on this "
-        "host's disk (`local`), or also in the mirror (`remote`, docs/mirror.md).",
+        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: this host's disk (`local`), "
+        "or also the mirror (`remote`, docs/mirror.md).",
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds from the start to the first step, for import, restore and tracing, which takes minutes with a "
-        "large model. Then the worker is killed and started again.",
+        "Seconds from the start to the first step (import, restore, tracing). Then the worker is killed and started "
+        "again.",
     )
     flush_timeout: Timeout = key(
         120.0,
-        "Seconds that a worker has to finish its step and write a checkpoint before it is told to exit. Spot hosts "
-        "give 30 to 120 s in all.",
+        "Seconds that a worker has to finish its step and write a checkpoint before it is told to exit.",
     )
     on_notice: OnNotice = key(
         OnNotice.STOP,
         "What the worker does after its last checkpoint before the host goes away: `stop` exits, and starts again if "
-        "the host stays after all; `train` trains on until it is killed.",
+        "the host stays; `train` trains on until it is killed.",
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone, for "
-        "what measured times don't cover.",
+        "Seconds between the expected end of the last checkpoint and the host's deadline, for what measured times "
+        "don't cover.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
-        "Seconds without a step after which a worker counts as hung: its stacks are saved, and it is killed and "
-        "restarted. `auto` learns the limit: four times the longest pause from which the job recovered "
-        "(docs/hangs.md). `none` turns this off.",
+        "Seconds without a step after which a worker counts as hung and is restarted. `auto` learns the limit from "
+        "the job's own pauses (docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,  # PyTorch's limit for its collectives: ending a slow step costs more than an idle machine
@@ -214,8 +209,8 @@ class JobConfig(SectionModel):
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
-        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at what the job's processes "
-        "do, and ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
+        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at the job's processes and "
+        "ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
     )
     gpu_wait: Timeout = key(
         30.0,
@@ -224,10 +219,8 @@ class JobConfig(SectionModel):
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
-        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `auto` "
-        "has done the imports, where memory allows; `warm` has also run a script up to its first use of `worker`; "
-        "`hot`, with an entrypoint only, has built the model and run its step, in as much memory as the worker's, "
-        "on the devices too; `off` keeps none.",
+        "Process beside the worker that becomes the next attempt when it dies (docs/standby.md): `auto` has done the "
+        "imports, where memory allows; `warm` and `hot` have done more of the start; `off` keeps none.",
     )
     on_nan: OnNan | None = key(
         None,
@@ -237,7 +230,7 @@ class JobConfig(SectionModel):
     )
     loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
         None,
-        "How many deviations above its median over the last 100 steps a loss counts as diverged, for example 20. "
+        "How many deviations above its recent median a loss counts as diverged, for example 20 (docs/failures.md). "
         "`off`: only a loss that is not finite does.",
         shown="off",
     )
@@ -249,11 +242,10 @@ class JobConfig(SectionModel):
     )
     on_replay_difference: OnReplayDifference = key(
         "warn",
-        "What to do when they differ: `warn` tells everybody and trains on from the first result; `stop` fails the "
-        "job.",
+        "When they differ, `warn` tells everybody and trains on from the first result; `stop` fails the job.",
     )
     on_oom: OnOom = key(
         OnOom.RESTART,
-        "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
-        "into twice as many parts, if the script supports it (docs/failures.md).",
+        "When the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch into twice as "
+        "many parts, if the script supports it (docs/failures.md).",
     )

@@ -61,16 +61,16 @@ class ProgramConfig(HookKeys):
     )
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
-        "File of further variables; `environment` wins over it. With `-` before the path, it may be missing. "
+        "File of further variables, over which `environment` wins. With `-` before the path, it may be missing. "
         "`update` applies its changes. A root daemon demands that it is as safe from other users as the "
         "configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
-        "User (name or number) as whom the program runs; needs a root daemon. HOME, USER and LOGNAME become that "
-        "user's, unless they were set to something other than root's. The rest of the environment stays the "
-        "daemon's, as in Supervisor: keep secrets out of it.",
+        "User (name or number) as whom it runs; needs a root daemon. HOME, USER and LOGNAME become that user's, "
+        "unless set to something other than root's. The rest of the environment stays the daemon's, as in Supervisor:"
+        " keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
@@ -96,29 +96,28 @@ class ProgramConfig(HookKeys):
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Resident memory that it and its child processes may use, checked every second. Above it, a job flushes, and "
-        'the program is restarted (more under "Limits and health").',
+        "Resident memory of it and its child processes, checked every second. Above it, a job flushes, and the "
+        'program is restarted (see "Limits and health").',
         shown="none",
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many CPU cores it and its child processes may use, for example 1.5. Only enforced where the daemon "
-        "has control groups of its own.",
+        "CPU cores that it and its child processes may use, such as 1.5; only enforced where the daemon has control "
+        "groups of its own.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program is restarted; a job flushes "
-        "first.",
+        "Command that exits with 0 if the program is healthy, run as its user, in its directory, with "
+        "SUPERVISOR_PROGRAM_PID, while it is RUNNING. An unhealthy program is restarted; a job flushes first.",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")
-    healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds after which a check counts as failed.")
     healthcheck_retries: Positive = key(3, "How many checks in a row must fail.")
     oom_score_adjust: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, 1000))] | None = key(
         None,
-        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000: never less than the daemon.",
+        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000, never less than the daemon.",
         shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(
@@ -128,15 +127,15 @@ class ProgramConfig(HookKeys):
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must be ready before this program starts: a job trains, a "
-        "plain program has been up for its startsecs or has reported that it is ready (notify), or either is done. "
-        "Only a start waits, not a restart.",
+        "Programs or groups, separated by commas, that must be ready before this one starts: a job trains, a plain "
+        "program has been up for its startsecs or has reported it (notify), or either is done. Only a start waits, "
+        "not a restart.",
         shown="none",
     )
     depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
-        "before this program starts: scripts that prepare something.",
+        "before this one starts.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -146,7 +145,7 @@ class ProgramConfig(HookKeys):
     autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
         AutoRestart.UNEXPECTED,
         "Whether to start it again when it ends by itself: true, false, or unexpected: if the exit code is not in "
-        "exitcodes (for a job: if it did not report that training is done).",
+        "exitcodes (a job: if it did not report that training is done).",
     )
     exitcodes: Annotated[frozenset[int], parsed_by(quantities.exit_codes)] = key(
         frozenset({0}), "Expected exit codes, separated by commas.", shown="0"
@@ -158,16 +157,16 @@ class ProgramConfig(HookKeys):
     )
     notify: Boolean = key(
         False,
-        "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to the socket "
-        "NOTIFY_SOCKET, as with systemd (docs/programs.md). A job is ready when it trains.",
+        "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to NOTIFY_SOCKET, as "
+        "with systemd (docs/programs.md). A job is ready when it trains.",
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that; otherwise it is stopped, which is a failed start.",
+        "Seconds within which it must report that; else it is stopped, which is a failed start.",
     )
     startretries: Count = key(
         3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
-        "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint.",
+        "How many failed starts in a row are retried; of a job, how many restarts in a row without a new checkpoint.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(texts.signal_of)] = key(
@@ -175,8 +174,8 @@ class ProgramConfig(HookKeys):
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that asks it to exit, run like healthcheck_command. If the program still runs after it, the signal "
-        "follows. Both share stopwaitsecs.",
+        "Command that asks it to exit, run like healthcheck_command; the signal follows if it still runs. Both share "
+        "stopwaitsecs.",
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
@@ -210,12 +209,11 @@ class ProgramConfig(HookKeys):
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines also go to the system's log (/dev/log, facility user, level info), with the program as "
-        "their identifier.",
+        "Whether the lines also go to the system's log (/dev/log, facility user, level info).",
     )
     stdout_journal: Boolean = key(
         False,
-        "Whether the lines also go to systemd's journal, with fields (docs/logs.md).",
+        "Whether the lines also go to systemd's journal (docs/logs.md).",
     )
     stdout_events_enabled: Boolean = key(
         False,
@@ -224,8 +222,7 @@ class ProgramConfig(HookKeys):
     stdout_capture_maxbytes: Bytes = key(
         0,
         "How many bytes, the last ones, of what it prints between `<!--XSUPERVISOR:BEGIN-->` and "
-        "`<!--XSUPERVISOR:END-->` go to event listeners of PROCESS_COMMUNICATION_STDOUT instead of the log. 0: the "
-        "marks have no meaning.",
+        "`<!--XSUPERVISOR:END-->` go to event listeners of PROCESS_COMMUNICATION_STDOUT instead of the log. 0: none.",
         shown="0",
     )
     stderr_logfile: LogPath = key(

@@ -1,11 +1,14 @@
-"""Prints the table of docs/why-it-died.md: `python -m supervisor.core.diagnosis.reference`."""
+"""Prints the causes in docs/why-it-died.md: `python -m supervisor.core.diagnosis.reference`.
+
+Without advice: that is said with each death.
+"""
 
 from supervisor.core.diagnosis.evidence import DeathKind, Who
-from supervisor.core.diagnosis.kinds import MEANINGS, Meaning
+from supervisor.core.diagnosis.kinds import MEANINGS
 from supervisor.core.diagnosis.rules import EXCEPTIONS
 
 BY_ITSELF = {
-    DeathKind.EXCEPTION: "an exception that nothing else in this table knows",
+    DeathKind.EXCEPTION: "an exception that nothing else here knows",
     DeathKind.USAGE: "exit status 2, and a line with the usage",
     DeathKind.EXIT_TEXT: "an exit status other than 0, without a traceback, and a last line",
     DeathKind.OTHER_SIGNAL: "another signal",
@@ -17,18 +20,14 @@ BY_ITSELF = {
 """What a kind is whose meaning differs from death to death, as the line that shows it says it."""
 
 
-def table() -> list[str]:
-    """The lines of the table."""
-    rows = ["| cause | what it means | what to do |", "|---|---|---|"]
-    for kind in DeathKind:
-        rows.append(f"| `{kind}` | {_what(kind)} | {_to_do(MEANINGS[kind])} |")
-    return rows
-
-
-def _to_do(meaning: Meaning) -> str:
-    """Who has to act, in a word, if anybody has, and how."""
-    advice = meaning.advice or "-"
-    return advice if meaning.who is Who.NOBODY else f"{str(meaning.who).rpartition(' ')[2]}: {advice}"
+def causes() -> list[str]:
+    """The lines of the lists, one list for each who has to act."""
+    lines = []
+    for who in Who:
+        kinds = [kind for kind in DeathKind if MEANINGS[kind].who is who]
+        heading = f"For {who} to act:" if who is not Who.NOBODY else "Nobody has to act, or it depends:"
+        lines += ["", heading, "", *(f"- `{kind}`: {_what(kind)}" for kind in kinds)]
+    return lines[1:]
 
 
 def _what(kind: DeathKind) -> str:
@@ -38,4 +37,4 @@ def _what(kind: DeathKind) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))  # noqa: T201 - it is for a terminal
+    print("\n".join(causes()))  # noqa: T201 - it is for a terminal

@@ -1,8 +1,8 @@
-"""What a fault of a GPU means and what follows from it: one table, from which docs/gpus.md is printed.
+"""What a fault of a GPU means and what follows from it: one table, from which the lists of docs/gpus.md are made.
 
-`python -m supervisor.core.gpus.faults` prints it. The numbers and what they mean are those of NVIDIA's catalogue of Xid
-errors and of its guide to memory errors; what follows is ours. Numbers that are not in the table occur with each new
-driver, and are not fatal by themselves: they are noted.
+`python -m supervisor.core.gpus.faults` prints them. The numbers and what they mean are those of NVIDIA's catalogue of
+Xid errors and of its guide to memory errors; what follows is ours. Numbers that are not in the table occur with each
+new driver, and are not fatal by themselves: they are noted.
 """
 
 from collections.abc import Mapping
@@ -192,20 +192,21 @@ def _unknown(number: int) -> Fault:
     return Fault(f"xid-{number}", "an error that is not in the table", Follows.NOTE)
 
 
-def _table() -> str:
-    rows = ["| Fault | Meaning | What follows | Hook is asked to |", "|---|---|---|---|"]
-    for numbers, fault in _ROWS:
-        if fault.follows is not Follows.NOTE:
-            rows.append(_row(f"Xid {', '.join(map(str, numbers))}", fault))
-    rows.append(_row("Xid 144 to 150, `Fatal`", nvlink_fault(144, True)))
-    rows.append(f"| Xid {RECOVERY_CHANGED} | the driver changed what it asks for | as the action says | |")
-    rows.append(_row("any other Xid", _unknown(0), "what follows from another error, or a warning"))
-    rows += [_row(f"`{fault.key}`", fault) for fault in NVML_FAULTS]
-    rows.append(_row("`recovery-N`, any other", recovery_fault(999) or LOST, "the driver asks for something newer"))
-    return "\n".join(rows)
+def _lists() -> str:
+    """One list of faults for each thing that follows."""
+    faults = [(f"Xid {', '.join(map(str, numbers))}", fault) for numbers, fault in _ROWS]
+    faults = [named for named in faults if named[1].follows is not Follows.NOTE]
+    faults.append(("Xid 144 to 150, `Fatal`", nvlink_fault(144, True)))
+    faults += [(f"`{fault.key}`", fault) for fault in NVML_FAULTS]
+    lists: dict[str, list[str]] = {}
+    for name, fault in faults:
+        lists.setdefault(_what_follows(fault), []).append(f"- {name}: {fault.meaning}")
+    lists[_what_follows(recovery_fault(999) or LOST)].append("- any other `recovery-N`")
+    lists[str(Follows.NOTE)].append("- any other Xid: what follows from another error, or a warning")
+    return "\n\n".join(f"{follows[0].upper()}{follows[1:]}:\n\n" + "\n".join(lines) for follows, lines in lists.items())
 
 
-def _row(name: str, fault: Fault, meaning: str | None = None) -> str:
+def _what_follows(fault: Fault) -> str:
     follows = str(fault.follows)
     if fault.retries is not None:
         follows += f"; without it after {fault.retries} in a day"
@@ -213,8 +214,8 @@ def _row(name: str, fault: Fault, meaning: str | None = None) -> str:
         follows += " (the process that is named)"
     if fault.follows is Follows.LEAVE_OUT:
         follows += ", saved first" if fault.answers else ", without a save"
-    return f"| {name} | {meaning or fault.meaning} | {follows} | {fault.remedy or ''} |"
+    return f"{follows}; the hook is asked to {fault.remedy}" if fault.remedy else follows
 
 
 if __name__ == "__main__":
-    print(_table())  # noqa: T201
+    print(_lists())  # noqa: T201

@@ -1,4 +1,4 @@
-"""The tables of limits in docs/control-pipe.md: `python -m supervisor.protocol.wire.reference` prints them."""
+"""The lists of limits in docs/control-pipe.md: `python -m supervisor.protocol.wire.reference` prints them."""
 
 import sys
 import types
@@ -10,9 +10,12 @@ from typing import Annotated, Any
 from supervisor.protocol.wire.messages import TYPES, FromWorker
 
 
-def tables() -> str:
-    """Both tables as Markdown: what each field may hold, and how often each message may come."""
-    limits: dict[str, list[str]] = {}
+def lists() -> str:
+    """Both lists as Markdown: what each field may hold, and how often each message may come.
+
+    A field that has the same limits in all messages is named without them, unless a message has its name.
+    """
+    of_fields: dict[str, dict[str, list[str]]] = {}
     rates: dict[str, list[str]] = {}
     for name, kind in TYPES.items():
         if kind not in typing.get_args(FromWorker):
@@ -22,14 +25,19 @@ def tables() -> str:
         for field in fields(kind):
             words = "; ".join(_limits(hints[field.name]))
             if words and field.name != "attempt":
-                limits.setdefault(words, []).append(f"`{name}.{field.name}`")
-    return "\n".join([*_table("Limits", "Fields", limits), "", *_table("How often", "Messages", rates), ""])
+                of_fields.setdefault(field.name, {}).setdefault(words, []).append(name)
+    limits: dict[str, list[str]] = {}
+    for field_name, of_field in of_fields.items():
+        for words, names in of_field.items():
+            is_clear = len(of_field) == 1 and field_name not in TYPES
+            shown = [f"`{field_name}`"] if is_clear else [f"`{name}.{field_name}`" for name in names]
+            limits.setdefault(words, []).extend(shown)
+    return "\n".join([*_list(limits), "", *_list(rates), ""])
 
 
-def _table(first: str, second: str, rows: Mapping[str, list[str]]) -> Iterator[str]:
-    """The lines of a table that says what holds for which names."""
-    yield from (f"| {first} | {second} |", "|---|---|")
-    yield from (f"| {words} | {', '.join(names)} |" for words, names in rows.items())
+def _list(rows: Mapping[str, list[str]]) -> Iterator[str]:
+    """The lines of a list that says what holds for which names."""
+    yield from (f"- {words}: {', '.join(names)}" for words, names in rows.items())
 
 
 def _limits(wanted: Any) -> Iterator[str]:
@@ -49,4 +57,4 @@ def _limits(wanted: Any) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables())
+    sys.stdout.write(lists())

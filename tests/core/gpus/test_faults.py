@@ -1,4 +1,4 @@
-"""The table of faults, and the page that shows it."""
+"""The table of faults, and the page that shows them."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ from tests.places import ROOT
 
 
 @pytest.mark.integration
-def test_the_page_has_the_table() -> None:
+def test_the_page_has_the_lists() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "supervisor.core.gpus.faults"], capture_output=True, text=True, check=True, cwd=ROOT
     )
 
     page = (ROOT / "docs" / "gpus.md").read_text()
-    assert printed.stdout in page, "python -m supervisor.core.gpus.faults prints it"
+    assert printed.stdout in page, "python -m supervisor.core.gpus.faults prints them"
 
 
 def test_what_leaves_a_gpu_out_says_what_the_operator_has_to_do() -> None:
