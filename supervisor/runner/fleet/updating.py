@@ -10,6 +10,7 @@ from supervisor.config import ProgramConfig
 from supervisor.config.load import start_order
 from supervisor.core.listeners import event_types
 from supervisor.core.program.facts import ALIVE
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
@@ -72,6 +73,7 @@ class Updating:
         self._adoption_settled = adoption_settled
         self._on_state_change = on_state_change
         self._on_added = on_added
+        self._background = BackgroundTasks(log)
         self._lock = asyncio.Lock()
         self._removed: dict[str, None] = {}  # names, in the order in which they were removed
 
@@ -81,7 +83,7 @@ class Updating:
         `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
         the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
         would lose steps, or a program that runs and could not be started again, is left as it is (refused), unless
-        `discard`.
+        `discard`. One of which an earlier daemon's processes are still to end starts later.
         """
         await self._adoption_settled.wait()
         async with self._lock:
@@ -177,13 +179,23 @@ class Updating:
             old.memory.detach()
         if uploads and runner.mirror is not None:
             runner.mirror.resume()
+        bringing_up = self._background.start(self._bring_up(runner, used, turn))
+        looked = asyncio.ensure_future(runner.takeover.until(TakeoverStage.ADOPTION_SETTLED))
+        try:
+            await asyncio.wait({bringing_up, looked}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            looked.cancel()
+        if not runner.takeover.has_leftovers:  # they may take long to end, and other orders are not to wait for that
+            await bringing_up
+        return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+    async def _bring_up(self, runner: Runner, used: UsedAttempts, turn: StartTurn) -> None:
         try:
             self._on_added(runner)
             await self._takeover.bring_up(runner, Leftovers(), used, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
             runner.takeover.advance(TakeoverStage.STARTABLE)
-        return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
 
     def _forget(self, name: str) -> None:
         """A program is used no more. What was measured of it serves one that is added under its name soon."""
