@@ -1,7 +1,7 @@
 """Brings the configuration last read into use, program by program, and says what that did to each."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -102,8 +102,9 @@ class Updating:
             self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
             in_order = sorted(applied, key=lambda name: start_order(configured.get(name) or self._runners[name].config))
             turns = StartTurns(len(in_order))
+            retired = {name: asyncio.Event() for name in applied if name in self._runners}
             renewals = {
-                name: self._replace(name, configured.get(name), used[name], turn)
+                name: self._replace(name, configured.get(name), used[name], turn, retired)
                 for name, turn in zip(in_order, turns, strict=True)
             }
             stops_first = list(reversed(renewals))
@@ -150,14 +151,30 @@ class Updating:
             return None
 
     async def _replace(
-        self, name: str, config: ProgramConfig | None, used: UsedAttempts, turn: StartTurn
+        self,
+        name: str,
+        config: ProgramConfig | None,
+        used: UsedAttempts,
+        turn: StartTurn,
+        retired: Mapping[str, asyncio.Event],
     ) -> list[UpdateAction]:
-        """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
+        """Takes a program from its old configuration, if it had one, to its new one, if it has one.
+
+        `retired`: by program that is in use, set once that has stopped.
+        """
         old = self._runners.get(name)
         stopped, uploads = UpdateAction(name, "stopped"), False
+        before = [retired[other] for other in self._users_of_directory(config) if other in retired and other != name]
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old, config)
+            try:
+                stopped = await _retire_for_update(old, config)
+            finally:
+                retired[name].set()
+        if before:  # a job that gets another name goes on from what it saves last under the former one
+            turn.give_up()
+            await asyncio.gather(*(event.wait() for event in before))
+        if old is not None:
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -188,6 +205,13 @@ class Updating:
         if not runner.takeover.has_leftovers:  # they may take long to end, and other orders are not to wait for that
             await bringing_up
         return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+    def _users_of_directory(self, config: ProgramConfig | None) -> list[str]:
+        """The programs in use that save where a job is to save."""
+        if config is None or config.job is None:
+            return []
+        jobs = {name: runner.config.job for name, runner in self._runners.items()}
+        return [name for name, job in jobs.items() if job and job.checkpoint_dir == config.job.checkpoint_dir]
 
     async def _bring_up(self, runner: Runner, used: UsedAttempts, turn: StartTurn) -> None:
         try:
