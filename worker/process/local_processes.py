@@ -101,7 +101,7 @@ class LocalProcesses:
         threading.Thread(target=self._watch_members, name="stepkeeper-members", daemon=True).start()
 
     def require_all_alive(self) -> None:
-        """Training begins: from now on the exit of any member is a failure of all, and so is one since an earlier one."""
+        """Training begins: from now on the exit of any member is a failure of all; one that is gone already is too."""
         with self._lock:
             self._exits_allowed = False
             gone = next(iter(self._left), None)

@@ -58,8 +58,8 @@ async def _find_loss(
     if not keeps_memory(runner.config, new) and (left := await left_in_memory(runner)) is not None:
         return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
-        why = None if new is None else await _find_other_run(runner, new, services)
-        return None if why is None else f"cannot apply the section of {runner.name}: {why}; {follows} as it is"
+        other = None if new is None else await _find_other_run(runner, new, services)
+        return None if other is None else f"cannot apply the section of {runner.name}: {other}; {follows} as it is"
     if new is None and by_next_daemon:
         return f"{why}; the next daemon ends it"
     begins = 0 if runner.progress is None else runner.progress.safe_step
