@@ -43,9 +43,9 @@ async def _find_loss(
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
     if not by_next_daemon and services.gang is not None and services.gang.nodes > 1 and runner.state not in ALIVE:
-        why = "no worker of it runs on this node now, and the others of the gang would train on with their section"
+        alone = "no worker of it runs on this node now, and the others of the gang would train on with their section"
         remedy = "run update on a node that trains, and all begin again with the file as it is then"
-        return f"cannot apply the section of {runner.name}: {why}; {remedy}; {follows}"
+        return f"cannot apply the section of {runner.name}: {alone}; {remedy}; {follows}"
     obstacle = None if new is None or runner.state not in ALIVE else await find_restart_obstacle(new, services)
     if obstacle is not None:
         return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
