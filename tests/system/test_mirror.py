@@ -264,7 +264,11 @@ def test_checkpoints_of_another_run_in_a_mirror_that_is_added_wait_for_an_operat
     with Daemon(own, job("j", own, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
         daemon.until_step("j", 45)
         daemon.write(mirrored("j", own, url, STEPS=100000, EVERY=20, STEP_S=0.02))
-        daemon.call("update")
+        attempt = _attempt_of(daemon, "j")
+        (refused,) = daemon.call("update")["actions"]
+        assert (refused["action"], _attempt_of(daemon, "j")) == ("refused", attempt), "it trains on"
+        assert f"is of step {there}, and nothing says that it is of the same training" in refused["text"]
+        daemon.call("update", discard=True)
         failed = daemon.until_state("j", "FAILED")
         step = daemon.call("checkpoints", name="j")["checkpoints"][0]["step"]
 

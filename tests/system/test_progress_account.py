@@ -257,6 +257,19 @@ def test_a_renamed_job_waits_for_the_checkpoints_of_its_former_name(tmp_path: Pa
         assert daemon.until_step("k", step + 1)["job"]["older_because"] is None
 
 
+def test_a_job_that_gets_another_name_while_it_trains_inherits_what_it_saves_last(tmp_path: Path) -> None:
+    section, renamed = job("j", tmp_path / "data", **SLOW), "[program:k]\nrestore_from_jobs=j"
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_step("j", 10)
+        daemon.write(section.replace("[program:j]", renamed))
+        stopped, *_ = daemon.call("update")["actions"]
+        begun = daemon.until_step("k", 11)["job"]
+        (inherited,) = [line for line in records(tmp_path / "daemon.log") if line["event"] == "account.inherited"]
+
+    assert stopped["text"] == f"stopped at step {inherited['step']}, saved in {inherited['checkpoint']}"
+    assert begun["restored"] == inherited["checkpoint"]
+
+
 def test_a_job_that_gets_its_former_name_back_misses_what_the_other_name_has_committed(tmp_path: Path) -> None:
     section, data = job("j", tmp_path / "data", **SLOW), tmp_path / "data" / "j"
     with Daemon(tmp_path, section) as daemon:

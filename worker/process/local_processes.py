@@ -83,6 +83,8 @@ class LocalProcesses:
         self._attempt = attempt
         self.count = count
         self._exits_allowed = False
+        self._left: dict[int, None] = {}  # ranks that are gone, in the order in which they went
+        self._lock = threading.Lock()  # of those two: members leave while this process begins or ends to train
         self._all_left = threading.Event()
         self._links: dict[socket.socket, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -99,8 +101,12 @@ class LocalProcesses:
         threading.Thread(target=self._watch_members, name="stepkeeper-members", daemon=True).start()
 
     def require_all_alive(self) -> None:
-        """Training begins: from now on the exit of any member is a failure of all."""
-        self._exits_allowed = False
+        """Training begins: from now on the exit of any member is a failure of all; one that is gone already is too."""
+        with self._lock:
+            self._exits_allowed = False
+            gone = next(iter(self._left), None)
+        if gone is not None:
+            self._on_member_exit(gone, None)
 
     def allow_exits(self) -> None:
         """Training is over for all members: from now on the exit of one is no failure."""
@@ -138,6 +144,7 @@ class LocalProcesses:
         links = {link.fileno(): (link, rank) for link, rank in self._links.items()}
         for descriptor in links:
             poll.register(descriptor, select.POLLIN)
+        ended = set[int]()
         while links:
             for descriptor, _ in poll.poll():
                 link, rank = links[descriptor]
@@ -145,15 +152,21 @@ class LocalProcesses:
                 failure = next(
                     (message for message in decoders[rank].feed(content) if isinstance(message, Failed)), None
                 )
-                if failure is not None or not content:
+                if not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
+                    with self._lock:
+                        self._left[rank] = None
+                if failure is not None or not content:
+                    ended.add(rank)
                     self._on_member_exit(rank, failure)
-        self._all_left.set()
+                if len(ended) == len(self._links):
+                    self._all_left.set()
 
     def _on_member_exit(self, rank: int, failure: Failed | None) -> None:
-        if self._exits_allowed:
-            return
+        with self._lock:
+            if self._exits_allowed:
+                return
         process = self._processes[rank]
         try:
             code = process.wait(REAP_TIMEOUT_S)

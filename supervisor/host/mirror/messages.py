@@ -138,6 +138,15 @@ class LimitChange:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRunSteps:
+    """The newest step here, and there. `is_here_too`: that one is also the step of a checkpoint that is here."""
+
+    here: int
+    there: int
+    is_here_too: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FetchAnswer:
     """`name`: what was fetched, verified and committed; None: there is nothing newer. `epoch`: the highest there is.
 
@@ -146,7 +155,7 @@ class FetchAnswer:
     `newest`: the newest remote one that counts and may be used; `seen`: the newest that counts; `standing`: the same
     without what this host has given up. `bad`: remote ones that were refused, each with its reason. `is_held`: the
     newest epoch is one that this host began. `has_gone_on`: another host has taken the run over since an attempt
-    of this one began last, and has uploaded.
+    of this one began last, and has uploaded. `other_run`: of a mere look, what it has may be of another training.
     """
 
     id: int
@@ -160,6 +169,7 @@ class FetchAnswer:
     is_held: bool = False
     standing: str | None = None
     has_gone_on: bool = False
+    other_run: OtherRunSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +247,6 @@ class FencedAnswer:
     id: int
     epoch: int
     holder: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherRunSteps:
-    """The newest step here, and there. `is_here_too`: that one is also the step of a checkpoint that is here."""
-
-    here: int
-    there: int
-    is_here_too: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,7 @@ def main() -> None:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError | PartDamaged), isinstance(error, EpochLost)
             is_damaged = isinstance(error, LocalDamaged)
-            other = None
-            if isinstance(error, OtherRun):
-                other = messages.OtherRunSteps(error.here.step, error.there.step, error.is_here_too)
+            other = _steps_of(error) if isinstance(error, OtherRun) else None
             text = str(error)[:MAX_TEXT]
             answer = messages.FailureAnswer(question.id, text, is_gone, epoch_lost, is_damaged, other)
         output.write(answer)
@@ -188,7 +186,12 @@ def _fetched(run: MirroredRun, question: messages.FetchRequest) -> messages.Fetc
         is_held=result.epoch > 0 and result.is_held,
         standing=_text(result.standing),
         has_gone_on=result.has_gone_on,
+        other_run=None if result.other is None else _steps_of(result.other),
     )
+
+
+def _steps_of(other: OtherRun) -> messages.OtherRunSteps:
+    return messages.OtherRunSteps(other.here.step, other.there.step, other.is_here_too)
 
 
 def _uploaded(

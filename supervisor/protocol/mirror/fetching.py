@@ -81,7 +81,7 @@ class FetchResult:
     epoch left behind; if there are any, nothing was fetched, and the caller sets them aside and asks again. `bad`:
     remote ones that were refused, with the reason. `is_held`: the newest epoch is this host's, or there is none.
     `has_gone_on`: another host has uploaded, after it took the run over, what this host did not see when an attempt of
-    it began last.
+    it began last. `other`: how both may be of another training, if only a look was asked for.
     """
 
     fetched: CheckpointName | None
@@ -94,6 +94,7 @@ class FetchResult:
     is_held: bool
     standing: CheckpointName | None = None
     has_gone_on: bool = False
+    other: OtherRun | None = None
 
 
 def fetch(
@@ -146,7 +147,7 @@ def fetch(
     seen = max((checkpoint.name for checkpoint in line), default=None)
     standing = None if other is not None else max((checkpoint.name for checkpoint in counting), default=None)
     return FetchResult(
-        fetched, latest, attempt, newest, seen, behind, tuple(bad), latest <= held, standing, has_gone_on
+        fetched, latest, attempt, newest, seen, behind, tuple(bad), latest <= held, standing, has_gone_on, other
     )
 
 

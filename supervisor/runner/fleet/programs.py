@@ -229,9 +229,9 @@ class Programs:
         """Leaves all that runs, as it is, to the daemon that this one is about to become.
 
         What dead workers left in memory is written first, if the disks answer, and goes with this process otherwise, as
-        what live ones have there: they may be dead before that daemon has come. A
-        job that will fetch its checkpoints into another directory stops here: the next daemon, which knows that
-        directory alone, could not upload what the stop saved.
+        what live ones have there: they may be dead before that daemon has come. A job that will fetch its checkpoints
+        into another directory stops here: the next daemon, which knows that directory alone, could not upload what the
+        stop saved.
         """
         configured = self.configuration.programs
         runners = list(self.runners.values())

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import ALIVE
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.mirror.client import MirrorError
 from supervisor.host.processes import credentials
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import LOOK_TIMEOUT_S, find_restart_obstacle
+from supervisor.runner.mirror.asking import find_other_run
 from supervisor.runner.program.retiring import until_memory_is_written
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
@@ -40,6 +42,10 @@ async def _find_loss(
     follows = "the next daemon applies its section"
     if not by_next_daemon:
         follows = f"{runner.name} goes on under its old section; update --discard {runner.name} applies it"
+    if not by_next_daemon and services.gang is not None and services.gang.nodes > 1 and runner.state not in ALIVE:
+        alone = "no worker of it runs on this node now, and the others of the gang would train on with their section"
+        remedy = "run update on a node that trains, and all begin again with the file as it is then"
+        return f"cannot apply the section of {runner.name}: {alone}; {remedy}; {follows}"
     obstacle = None if new is None or runner.state not in ALIVE else await find_restart_obstacle(new, services)
     if obstacle is not None:
         return f"cannot apply the section of {runner.name}: {obstacle}; {follows} as it is"
@@ -52,11 +58,29 @@ async def _find_loss(
     if not keeps_memory(runner.config, new) and (left := await left_in_memory(runner)) is not None:
         return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
-        return None
+        other = None if new is None else await _find_other_run(runner, new, services)
+        return None if other is None else f"cannot apply the section of {runner.name}: {other}; {follows} as it is"
     if new is None and by_next_daemon:
         return f"{why}; the next daemon ends it"
     begins = 0 if runner.progress is None else runner.progress.safe_step
     return f"{why}; {follows} and goes on from step {begins}"
+
+
+async def _find_other_run(runner: Runner, new: ProgramConfig, services: Services) -> str | None:
+    """Why a job that runs would fail once it is stopped, as the mirror of its new section may be of another training.
+
+    None if nothing is seen: one that can't be reached is no reason not to train.
+    """
+    before, after = runner.config.job, new.job
+    if before is None or after is None or after.mirror is None or runner.state not in ALIVE or not services.is_chief:
+        return None
+    if (before.mirror, before.checkpoint_dir) == (after.mirror, after.checkpoint_dir):
+        return None
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            return await find_other_run(new, services.environment)
+    except (TimeoutError, MirrorError):
+        return None
 
 
 def _find_barred_heir(runner: Runner, configured: Mapping[str, ProgramConfig]) -> str | None:

@@ -1,7 +1,7 @@
 """Brings the configuration last read into use, program by program, and says what that did to each."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -10,6 +10,7 @@ from supervisor.config import ProgramConfig
 from supervisor.config.load import start_order
 from supervisor.core.listeners import event_types
 from supervisor.core.program.facts import ALIVE
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
@@ -72,6 +73,7 @@ class Updating:
         self._adoption_settled = adoption_settled
         self._on_state_change = on_state_change
         self._on_added = on_added
+        self._background = BackgroundTasks(log)
         self._lock = asyncio.Lock()
         self._removed: dict[str, None] = {}  # names, in the order in which they were removed
 
@@ -81,7 +83,7 @@ class Updating:
         `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
         the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
         would lose steps, or a program that runs and could not be started again, is left as it is (refused), unless
-        `discard`.
+        `discard`. One of which an earlier daemon's processes are still to end starts later.
         """
         await self._adoption_settled.wait()
         async with self._lock:
@@ -100,8 +102,9 @@ class Updating:
             self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
             in_order = sorted(applied, key=lambda name: start_order(configured.get(name) or self._runners[name].config))
             turns = StartTurns(len(in_order))
+            retired = {name: asyncio.Event() for name in applied if name in self._runners}
             renewals = {
-                name: self._replace(name, configured.get(name), used[name], turn)
+                name: self._replace(name, configured.get(name), used[name], turn, retired)
                 for name, turn in zip(in_order, turns, strict=True)
             }
             stops_first = list(reversed(renewals))
@@ -148,14 +151,30 @@ class Updating:
             return None
 
     async def _replace(
-        self, name: str, config: ProgramConfig | None, used: UsedAttempts, turn: StartTurn
+        self,
+        name: str,
+        config: ProgramConfig | None,
+        used: UsedAttempts,
+        turn: StartTurn,
+        retired: Mapping[str, asyncio.Event],
     ) -> list[UpdateAction]:
-        """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
+        """Takes a program from its old configuration, if it had one, to its new one, if it has one.
+
+        `retired`: by program that is in use, set once that has stopped.
+        """
         old = self._runners.get(name)
         stopped, uploads = UpdateAction(name, "stopped"), False
+        before = [retired[other] for other in self._users_of_directory(config) if other in retired and other != name]
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            stopped = await _retire_for_update(old, config)
+            try:
+                stopped = await _retire_for_update(old, config)
+            finally:
+                retired[name].set()
+        if before:  # a job that gets another name goes on from what it saves last under the former one
+            turn.give_up()
+            await asyncio.gather(*(event.wait() for event in before))
+        if old is not None:
             used.recorded = max(used.recorded, old.attempt)
             if old.mirror is not None and config is not None:
                 uploads = old.mirror.waits
@@ -177,13 +196,30 @@ class Updating:
             old.memory.detach()
         if uploads and runner.mirror is not None:
             runner.mirror.resume()
+        bringing_up = self._background.start(self._bring_up(runner, used, turn))
+        looked = asyncio.ensure_future(runner.takeover.until(TakeoverStage.ADOPTION_SETTLED))
+        try:
+            await asyncio.wait({bringing_up, looked}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            looked.cancel()
+        if not runner.takeover.has_leftovers:  # they may take long to end, and other orders are not to wait for that
+            await bringing_up
+        return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+    def _users_of_directory(self, config: ProgramConfig | None) -> list[str]:
+        """The programs in use that save where a job is to save."""
+        if config is None or config.job is None:
+            return []
+        jobs = {name: runner.config.job for name, runner in self._runners.items()}
+        return [name for name, job in jobs.items() if job and job.checkpoint_dir == config.job.checkpoint_dir]
+
+    async def _bring_up(self, runner: Runner, used: UsedAttempts, turn: StartTurn) -> None:
         try:
             self._on_added(runner)
             await self._takeover.bring_up(runner, Leftovers(), used, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
             runner.takeover.advance(TakeoverStage.STARTABLE)
-        return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
 
     def _forget(self, name: str) -> None:
         """A program is used no more. What was measured of it serves one that is added under its name soon."""

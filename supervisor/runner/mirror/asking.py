@@ -8,6 +8,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, Wanted
 from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.host.processes import credentials
 from supervisor.protocol.mirror.keys import run_of, url_of_run
 
 
@@ -78,6 +79,26 @@ class MirrorQuestions:
         progress = self._client.progress
         copied, size = (None, None) if progress is None else (progress.copied_bytes, progress.size_bytes)
         return MirrorRequest(asked.what, asked.checkpoint, time.monotonic() - asked.since, copied, size)
+
+
+async def find_other_run(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
+    """Why the mirror of a job's section may be of another training than what its checkpoint_dir has; None if not.
+
+    Before the section is used: nothing is changed. `environment`: the daemon's. Raises MirrorError.
+    """
+    if config.user is not None:
+        await credentials.look_up(config.user)
+    client, url = client_of(config, environment)
+    try:
+        look = await client.ask(messages.FetchRequest(client.next_id(), only_look=True), messages.FetchAnswer)
+    finally:
+        client.close()
+    if (other := look.other_run) is None:
+        return None
+    return (
+        f"the newest checkpoint in its mirror {url} is of step {other.there}, and nothing says that it is of the same "
+        f"training as step {other.here} here; give it a mirror of its own"
+    )
 
 
 def client_of(config: ProgramConfig, environment: Mapping[str, str]) -> tuple[MirrorClient, str]:

@@ -106,7 +106,8 @@ class PersistedStateStore(ProgramObserver):
         goes_on, job = False, self._config.job
         recorded = self._services.ledger.wanted.progress(self._config.name)
         if recorded.revision > self._recorded.revision:  # by the runner that an update has replaced
-            self._job.facts.account = self._recorded = recorded
+            self._recorded = recorded
+        self._job.facts.account = self._recorded = self._inherit_account()
         self._job.skip_attempts(last_attempt)
         self._job.facts.attempts_used = max(self._job.facts.attempts_used, seen)  # not to be had a second time
         if job is not None and job.on_oom == "microbatch":

@@ -30,9 +30,9 @@ class TrainingStatus(ProgramObserver):
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
     over how many devices it trains; `gpus_missing`: that its library sees none, and why. `is_imported`: its libraries
-    are loaded. `memory_step`: of the newest copy of its state in memory; `memory_interval_s`, `memory_cost_s`: how often
-    it is copied, and what one copy costs training; `memory_bytes`: what the copies take; `memory_off`: why there are
-    none.
+    are loaded. `memory_step`: of the newest copy of its state in memory; `memory_interval_s`, `memory_cost_s`: how
+    often it is copied, and what one copy costs training; `memory_bytes`: what the copies take; `memory_off`: why there
+    are none.
     """
 
     step: int | None = None

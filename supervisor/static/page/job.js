@@ -32,7 +32,9 @@ export class Job {
     this.checkpoints = this.isJob ? new Checkpoints() : null;
     this.timeline = new Timeline();
     const hasDied = ["FATAL", "BACKOFF"].includes(program.wire_state) || (program.wire_state === "EXITED" && program.exit_code !== 0);
-    this.logs = new Logs(program.name, { view: hasDied && program.stderr_logfile ? "stderr" : "together" });
+    const isOne = !program.stdout_logfile || !program.stderr_logfile;
+    const live = isOne ? (program.stderr_logfile ? "stderr" : "stdout") : "together";
+    this.logs = new Logs(program.name, { view: hasDied && program.stderr_logfile ? "stderr" : live, isOne });
     const head = element("div", { class: "job-head" }, element("h1", {}, program.name), this.state, this.buttons.node);
     const crumbs = element("p", { class: "crumbs" }, element("a", { href: "#/" }, "‹ All programs"));
     this.node = element("article", {}, crumbs, head, this.about, this.died, this.isJob ? this.tiles.node : null);

@@ -8,6 +8,7 @@ const MOST_LINES = 5000; // in a pane
 const DRAW_EVERY_MS = 100;
 const AGAIN_AFTER_MS = 3000; // the daemon may be gone for a moment
 const AMOUNTS = [["65536", "last 64 KB"], ["1048576", "last 1 MB"], ["16777216", "last 16 MB"]];
+const LABELS = [["together", "Together"], ["apart", "Side by side"], ["stdout", "stdout"], ["stderr", "stderr"]];
 const VIEWS = { together: [["stdout", "stderr"]], apart: [["stdout"], ["stderr"]], stdout: [["stdout"]], stderr: [["stderr"]] };
 
 // One place for lines, of one stream or of two.
@@ -64,9 +65,10 @@ function highlighted(text, words) {
 }
 
 export class Logs {
-  // `opened`: { view, attempt } to begin with; attempt "" is what is printed now.
+  // `opened`: { view, isOne } to begin with; isOne: both streams go into one file, or one of them into none.
   constructor(name, opened) {
     this.name = name;
+    this.isOne = opened.isOne;
     this.view = opened.view;
     this.attempts = [];
     this.attempt = element("select", { "aria-label": "Of which attempt", onchange: () => this.begin() }, element("option", { value: "" }, "live"));
@@ -84,8 +86,7 @@ export class Logs {
 
   choose(view) {
     this.view = view;
-    const labels = [["together", "Together"], ["apart", "Side by side"], ["stdout", "stdout"], ["stderr", "stderr"]];
-    this.choice.replaceChildren(segments("Which log", labels, view, (value) => this.change(value)));
+    this.choice.replaceChildren(this.isOne ? "" : segments("Which log", LABELS, view, (value) => this.change(value)));
     this.begin();
   }
 

@@ -133,6 +133,26 @@ async def test_an_update_gives_the_nodes_of_a_gang_no_second_program(tmp_path: P
     assert programs.configuration.changes().added == ()
 
 
+async def test_an_update_of_a_spare_node_alone_is_refused(tmp_path: Path, services: Services):
+    """Once it takes a rank, it would train with another section than the other nodes."""
+    path = tmp_path / "test.conf"
+    text = f"[supervisord]\nstate_dir={tmp_path}/state\n[program:count]\ncommand=/bin/true\nstrategy=multiworker\n"
+    path.write_text(f"{text}checkpoint_dir={tmp_path}/checkpoints\nnodes=2\n{OFF}")
+    place = GangPlace(Allocation(7, 2, ("localhost", "127.0.0.1", "127.0.0.2"), 0, 1))
+    place.become_spare(0, (0, 1))
+    services = replace(services, gang=place)
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    await programs.start_all()
+    path.write_text(f"{path.read_text()}environment=RATE=2\n")
+    await programs.configuration.reread()
+
+    (action,) = await asyncio.wait_for(programs.updating.update(), PATIENCE_S)
+
+    assert action.action == "refused"
+    assert "no worker of it runs on this node now" in str(action.text)
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+
+
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
     assert programs.has_worker(os.getpid())
 

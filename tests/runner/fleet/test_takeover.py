@@ -13,10 +13,12 @@ from supervisor.config import load_config
 from supervisor.core.program.facts import ALIVE
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.configuration import ConfigurationReader
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.takeover import Takeover, UsedAttempts
+from supervisor.runner.fleet.updating import Updating
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from tests.waiting import stays_async, wait_until_async
@@ -68,3 +70,47 @@ async def test_a_program_that_is_configured_again_starts_once_its_old_worker_has
 
     await wait_until_async(lambda: runner.state in ALIVE, "it starts")
     await retire(runner, "test")
+
+
+@pytest.mark.integration
+async def test_no_order_waits_until_what_is_left_of_an_added_program_has_ended(
+    tmp_path: Path, services: Services, old: subprocess.Popen[str]
+):
+    path = tmp_path / "test.conf"
+    sections = [
+        f"[program:{name}]\ncommand=/bin/sleep 60\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
+        for name in ("again", "other")
+    ]
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
+    config = load_config(path, os.environ)
+    runners: dict[str, Runner] = {}
+    takeover = Takeover(services, LeftoverProcesses(), DependencyGates(runners, services.ledger), lambda: False)
+    configuration = ConfigurationReader(config, lambda: load_config(path, os.environ), services, runners)
+    settled = asyncio.Event()
+    settled.set()
+    updating = Updating(
+        configuration,
+        services,
+        runners,
+        takeover,
+        settled,
+        on_state_change=lambda: None,
+        on_added=lambda runner: None,
+    )
+    assert old.stdin is not None
+    assert old.stdout is not None
+    ending = asyncio.create_task(takeover.end_unconfigured("again", Leftovers(strays=(psutil.Process(old.pid),))))
+    assert await asyncio.to_thread(old.stdout.readline) == "told\n"
+
+    for count in (1, 2):
+        path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n" + "".join(sections[:count]))
+        await configuration.reread()
+        (action,) = await asyncio.wait_for(updating.update(), 20.0)
+        assert action.action == "added"
+
+    await wait_until_async(lambda: runners["other"].state in ALIVE, "the other one starts")
+    assert runners["again"].state not in ALIVE
+    old.stdin.close()
+    await ending
+    await wait_until_async(lambda: runners["again"].state in ALIVE, "it starts")
+    await asyncio.gather(*(retire(runner, "test") for runner in runners.values()))

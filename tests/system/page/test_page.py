@@ -347,6 +347,17 @@ def test_log_is_shown_as_a_terminal_shows_it(tmp_path: Path, port: int, page: An
         page.locator('.popup [data-action="log"]').click()
 
 
+def test_a_log_of_both_streams_is_shown_once(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + PRINTER + "redirect_stderr=true\n"):
+        page.goto(f"http://127.0.0.1:{port}/#/program/printer")
+        page.locator(".log").get_by_text("last", exact=True).wait_for()
+        page.locator(".log").get_by_text("to-stderr").wait_for()
+
+        assert page.locator(".log div").all_inner_texts() == ["red plain", "written anew", "last", "to-stderr"]
+        assert page.get_by_role("button", name="Together").count() == 0
+        assert page.get_by_role("link", name="Download stderr").count() == 0
+
+
 def test_a_stream_whose_file_comes_after_the_other_streams_text_is_shown_too(tmp_path: Path, port: int, page: Any):
     early: list[Any] = []  # the request that comes before the file exists
 

@@ -38,6 +38,22 @@ match act:
     case "end":
         if (others := local_processes.find_local_processes()) is not None:
             others.allow_exits()
+    case "again":  # trains once more, after another may have left
+        others = local_processes.find_local_processes()
+        assert others is not None
+        others.allow_exits()
+        while not Path(place).exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        others.require_all_alive()
+        time.sleep(60)
+    case "leave":
+        Path(place).touch()
+    case "fail":  # its first training fails, and its script goes on
+        current_attempt().report_failure("cannot fit")
+        Path(place).touch()
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGKILL)
     case "over":
         pass
     case "refuse":  # its run fails, and the script catches that

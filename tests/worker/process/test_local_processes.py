@@ -146,6 +146,16 @@ def test_the_kill_at_the_end_of_the_first_process_is_no_reason_of_a_failure(
         assert (process.returncode, failed.error) == (1, "worker 1 of 2 ended with exit status 1: cannot fit")
 
 
+@pytest.mark.parametrize(("act", "end"), [("leave", "ended with exit status 0"), ("fail", "was terminated by SIGKILL")])
+def test_one_that_left_after_a_training_fails_the_next_one(start: Start, tmp_path: Path, act: str, end: str) -> None:
+    """Without it, the others would wait for it in their first step for ever."""
+    process = start(f"0:again={tmp_path}/left", f"1:{act}={tmp_path}/left", workers=2)
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode != 0
+    assert f"worker 1 of 2 {end}" in errors
+
+
 @pytest.mark.slow
 def test_process_that_outlives_training_is_ended(start: Start) -> None:
     process = start("0:end", "1:wait", workers=2)

@@ -68,6 +68,11 @@ _REMEDIES = {
         "from the epoch's or the step's number, or from what is in run.state, as in "
         '{path} = later if run.state["is_later"] else first, or give the name to leave_out= if that is no matter'
     ),
+    "argument": (
+        "a step changes the default of a parameter ({name} of {owner}), and a restart would begin with the first: keep "
+        "{one} in run.state, and give {it} to the function in each call, as in "
+        '{owner}({name}=run.state["{name}"]), or give the name to leave_out= if that may begin anew'
+    ),
     "setting": (
         "no checkpoint holds {it}, and a restart would begin with what the script sets first: set {it} at the "
         "head of each epoch from its number, as in if epoch >= 3, or from what is in run.state, or give the name "
@@ -107,8 +112,8 @@ _REMEDIES = {
         "to leave_out= if it may begin anew"
     ),
 }
-"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`, `path`: the first one's,
-what to call it in the state, and how the script comes to it."""
+"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`, `path`, `owner`: the first
+one's, what to call it in the state, and how the script comes to it and to what has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,8 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
         )
     if first.kind in _REMEDIES:
-        return _REMEDIES[first.kind].format(it=it, one=one, name=name, path=first.path)
+        owner = first.path.rpartition(".")[0]
+        return _REMEDIES[first.kind].format(it=it, one=one, name=name, path=first.path, owner=owner)
     kept = f'keep {one} in run.state{"" if len(group) == 1 else ", as in run.state"}["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"

@@ -17,7 +17,7 @@ import numpy as np
 from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import COMPARABLE, Kept, Reached
-from worker.checks.watch.referents import Default, OfClass, Part, Setting, parts_of, parts_of_generator
+from worker.checks.watch.referents import Argument, Default, OfClass, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
@@ -40,8 +40,8 @@ class Search:
     """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
     `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
     place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes; `traced`: each
-    `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes; `ended`: that the time
-    was over before all was seen."""
+    `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes; `arguments`: the paths
+    of what parameters have as their default; `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.
@@ -54,6 +54,7 @@ class Search:
         self.kinds: dict[int, Any] = {}
         self.traced: dict[str, Any] = {}
         self.of_classes: dict[str, Reached] = {}
+        self.arguments: set[str] = set()
         self._is_of_data = is_of_data
         self.ended = False
         self._kept = kept
@@ -84,6 +85,9 @@ class Search:
         return frozenset(self._seen)
 
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
+        if isinstance(binding, Argument):  # nobody binds it: the function has it as it was made
+            self.arguments.add(path)
+            binding = None
         is_kept = (owner, binding) in self._kept.attributes
         if isinstance(value, digests.PLAIN):
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"

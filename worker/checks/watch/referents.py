@@ -52,6 +52,12 @@ class Default(str):
     __slots__ = ()
 
 
+class Argument(str):
+    """The name of a parameter of a function, which has a default."""
+
+    __slots__ = ()
+
+
 class OfClass(str):
     """The name of a method of a class, or `__class__` of an object, which is a change once it is another one."""
 
@@ -105,7 +111,7 @@ def _parts_of_function(path: str, function: types.FunctionType, codes: set[types
     codes.add(function.__code__)
     yield from ((name, value, None, name) for name, value in closure_of(function))
     for name, default in _arguments_of(function):  # not at the function's own path, which says which one it is
-        yield f"{path}.{name}", default, None, None
+        yield f"{path}.{name}", default, None, Argument(name)
     for name, value in _globals_by_any_name(function):
         # to which function a name is bound is compared as an attribute of its module is
         yield name, value, id(function.__globals__) if function_of(value) is not None else None, name

@@ -234,7 +234,8 @@ class StepWatch:
             if name in self._named:
                 continue
             place = look.place_of(now) if carrying is None else carrying.place(carrying.carried[root])
-            yield self._name(name, place or "changed by a step", now.kind)
+            is_argument = name in look.search.arguments and now.kind in ("value", "array", "container", "mapping")
+            yield self._name(name, place or "changed by a step", "argument" if is_argument else now.kind)
 
     def _replaced(self, look: Look) -> Iterator[CarriedValue]:
         """The places that hold another object than at the last look."""

@@ -196,6 +196,32 @@ def test_it_is_named(loop: Callable[[Run], None], named: set[str]) -> None:
     assert {name.rpartition(">.")[2] for name in run.named} == named
 
 
+def list_as_a_default(run: Run) -> None:
+    def seen(number: int, numbers: list[int] = []) -> int:  # noqa: B006 - which is what this is about
+        numbers.append(number)
+        return len(numbers)
+
+    for number in range(5):
+        run.step_done(loss=seen(number))
+
+
+@pytest.mark.parametrize(
+    ("loop", "call"),
+    [
+        (function_with_another_default, 'model.rate(rate=run.state["rate"])'),
+        (list_as_a_default, 'seen(numbers=run.state["numbers"])'),
+    ],
+)
+def test_remedy_for_a_default_says_of_which_function_it_is(loop: Callable[[Run], None], call: str) -> None:
+    run = Run()
+
+    loop(run)
+
+    (remedy,) = run.remedies
+    assert call in remedy
+    assert "state_dict" not in remedy
+
+
 def test_cache_of_results_from_what_training_changes_is_named() -> None:
     weights = {"w": 1.0}
 

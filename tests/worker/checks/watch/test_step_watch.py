@@ -30,6 +30,7 @@ class Run:
         self.step = self.epoch = 0
         self.named: list[str] = []
         self.places: list[str] = []
+        self.remedies: list[str] = []
         self._exempt = exempt
         self._of_data = of_data
         self._entered = entered
@@ -56,6 +57,7 @@ class Run:
         found = self._watch.look(self.step, self.epoch, sys._getframe(1))
         self.named += [each.name.partition(" ")[0] for each in found]
         self.places += [each.name for each in found]
+        self.remedies += [each.remedy for each in found]
 
 
 DATA = [1.0, 2.0, 3.0]
