@@ -50,11 +50,15 @@ class OlderBecause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RejectedCheckpoint:
-    """A checkpoint that is not restored: its name, and the reason in words."""
+    """A checkpoint that is not restored: its name, and the reason in words.
+
+    `is_recorded`: False if it is in quarantine, and nobody could write down why; then `because` says nothing.
+    """
 
     name: str
     reason: str
     because: OlderBecause = OlderBecause.DAMAGED
+    is_recorded: bool = True
 
 
 class Damage(StrEnum):

@@ -18,7 +18,7 @@ from supervisor.host.children import Identity, own_command
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import read_manifest
-from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined
+from supervisor.protocol.checkpoints.quarantine import REASON_FILE, UNRECORDED, list_quarantined
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.mounts import mount_of
@@ -151,7 +151,7 @@ def test_a_look_sees_steps_and_place_and_begin_anew_moves_all_as_the_user(home: 
 
     assert isinstance(seen, DirectoryView)
     assert (seen.highest_step, seen.mount) == (200, str(mount_of(home)))
-    assert seen.passed_over == RejectedCheckpoint("step-0000000300.a1", "reason not recorded")
+    assert seen.passed_over == RejectedCheckpoint("step-0000000300.a1", UNRECORDED, is_recorded=False)
     assert moved == Moved((layout.QUARANTINE, "step-0000000100.a1", "step-0000000200.a1"))
     assert again == Moved(())
     assert (home / layout.ABANDONED / "1").stat().st_uid == ALICE.uid

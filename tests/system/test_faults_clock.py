@@ -103,6 +103,33 @@ def test_a_back_off_and_a_notice_keep_their_time(tmp_path: Path, ahead_s: int):
 
 
 @pytest.mark.slow
+def test_what_a_job_s_other_name_has_committed_is_missed_although_the_clock_was_set_back(tmp_path: Path):
+    clock = Clock(tmp_path)
+    clock.set(DAY_S)
+    section, data = job("j", tmp_path / "data", STEPS=ENDLESS, EVERY=10, STEP_S=0.02), tmp_path / "data" / "j"
+    with Daemon(tmp_path, section, environment=clock.environment, is_forked=False) as daemon:
+        daemon.until_step("j", 30)
+        daemon.call("stop", name="j")
+        clock.set(0)
+        daemon.write(section.replace("[program:j]", "[program:k]\nrestore_from_jobs=j"))
+        daemon.call("update")
+        daemon.until_step("k", 100)
+        daemon.call("stop", name="k")
+        shutil.copytree(data, tmp_path / "copy")
+        daemon.call("start", name="k")
+        daemon.until_step("k", 200)
+        daemon.call("stop", name="k")
+        shutil.rmtree(data)
+        (tmp_path / "copy").rename(data)
+
+        daemon.write(section.replace("[program:j]", "[program:j]\nrestore_from_jobs=k"))
+        daemon.call("update")
+        daemon.call("start", name="j")
+
+        assert daemon.until_step("j", 100)["job"]["older_because"] == "deleted"
+
+
+@pytest.mark.slow
 def test_why_a_program_died_is_known_although_the_clock_was_set_back_since_its_start(tmp_path: Path):
     """As at a boot: what starts before the clock is right seems to be younger than its log."""
     clock = Clock(tmp_path)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import socket
-import time
 from pathlib import Path
 
 from supervisor.protocol import durable
@@ -22,8 +21,7 @@ from supervisor.protocol.formats import KEY, NewerFormat, refuse_newer
 FOLDER = "stepkeeper"
 FORMAT = 1
 MAX_RECORD_BYTES = 64 * 1024
-FORGOTTEN_AFTER_S = 180 * 86400.0  # of directories that nobody has trained in for half a year
-MAX_RECORDS = 1000  # a program that makes a new directory for each run must not fill the home
+MAX_RECORDS = 1000  # a program that makes a new directory for each run must not fill the home; none goes for its age
 
 
 class CommitRecord:
@@ -75,9 +73,7 @@ class CommitRecord:
 
 
 def _forget_old(folder: Path) -> None:
-    """Deletes records that nobody has written for long, and the oldest ones beyond MAX_RECORDS."""
+    """Deletes the records beyond MAX_RECORDS, those that were written first."""
     aged = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_file())
-    excess = aged[: max(0, len(aged) - MAX_RECORDS + 1)]
-    old = [entry for entry in aged if entry[0] < time.time() - FORGOTTEN_AFTER_S]
-    for _, path in {*excess, *old}:
+    for _, path in aged[: max(0, len(aged) - MAX_RECORDS + 1)]:
         Path(path).unlink(missing_ok=True)

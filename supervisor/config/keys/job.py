@@ -136,7 +136,8 @@ class JobConfig(SectionModel):
     checkpoint_make_room: Boolean = key(
         False,
         "Whether a save that finds the disk full may delete older checkpoints early and try again: the oldest first, "
-        "never the newest whole one, the newest attempt's, or what this attempt began from.",
+        "never the newest whole one, the newest attempt's, the newest that was not left in memory by a dead worker, or "
+        "what this attempt began from.",
     )
     checkpoint_dir_shared: Boolean = key(
         True,

@@ -160,8 +160,7 @@ def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
     size_bytes = write_checkpoint(copy.half, description, request)
     if request.retention is not None:
         with contextlib.suppress(OSError):  # the worker's own next save tries again
-            spared = _spared(request)
-            removal.delete_expendable(request.directory, request.retention, description.name, {}, spared)
+            removal.delete_expendable(request.directory, request.retention, description.name, {}, _spared(request))
     save_s = time.monotonic() - began_at
     return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
 
@@ -180,13 +179,9 @@ def write_checkpoint(half: memoryview, description: Description, request: Salvag
 
 
 def _spared(request: SalvageRequest) -> list[layout.CheckpointName]:
-    """What has to stay, whatever is written here: nobody has looked for NaN in that, and an attempt may die of it.
-
-    The newest one that was saved by a worker that lived, and the one from which the dead attempt began.
-    """
-    names = committed_checkpoints(request.directory)
-    saved = [name for name in names if not (request.directory / str(name) / layout.FROM_MEMORY).exists()]
-    return [name for name in names if name in saved[:1] or str(name) == request.restored]
+    """The checkpoint from which the dead attempt began: newer ones may be suspect."""
+    name = None if request.restored is None else layout.parse_name(request.restored)
+    return [] if name is None else [name]
 
 
 def _write_once(half: memoryview, description: Description, request: SalvageRequest) -> int:

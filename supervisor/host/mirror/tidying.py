@@ -28,16 +28,18 @@ def tidy(
 ) -> None:
     """Deletes what retention leaves no room for, what was given up long ago, and what was never finished.
 
-    `files`: all that the store has of the run. `line`: what counts, newest first, of which `keep` stay. `epochs`: all
-    that are known; `epoch`: this host's, the newest. What can't be deleted now stays until the next upload.
+    `files`: all that the store has of the run, of which it has just written some. `line`: what counts, newest first, of
+    which `keep` stay. `epochs`: all that are known; `epoch`: this host's, the newest. What can't be deleted now stays
+    until the next upload.
     """
-    oldest = datetime.now(UTC) - UNFINISHED_AGE
+    now = _least_now(files)
+    oldest = now - UNFINISHED_AGE
     unfinished = {checkpoint for checkpoint, names in files.items() if layout.MANIFEST not in names}
     abandoned = {checkpoint for checkpoint in unfinished if max(files[checkpoint].values()) < oldest}
     with contextlib.suppress(StoreError):
         if len(line) > keep:
             line = tuple(checkpoint for checkpoint in line if run.exists(checkpoint))
-        passed_over = _given_up_long_ago(run, files, line, epochs, epoch)
+        passed_over = _given_up_long_ago(run, files, line, epochs, epoch, now)
         for checkpoint in sorted(abandoned.union(to_delete(line, epoch, keep), passed_over)):
             if checkpoint not in abandoned or not run.exists(checkpoint):
                 run.delete(checkpoint, files.get(checkpoint, ()))
@@ -49,11 +51,17 @@ def _given_up_long_ago(
     line: tuple[RemoteCheckpoint, ...],
     epochs: Mapping[int, Epoch],
     epoch: int,
+    now: datetime,
 ) -> set[RemoteCheckpoint]:
     """What was given up long ago; nothing as long as the present epoch has too few checkpoints of its own."""
     own = [checkpoint for checkpoint in line if checkpoint.epoch == epoch]
     if sum(map(run.exists, own[:KEEP_AT_LEAST])) < KEEP_AT_LEAST:
         return set()
-    oldest, now = datetime.now(UTC) - GIVEN_UP_AGE, datetime.now(UTC)
-    passed_over = given_up(epochs, committed(files))
+    passed_over, oldest = given_up(epochs, committed(files)), now - GIVEN_UP_AGE
     return {checkpoint for checkpoint, by in passed_over.items() if run.epochs_begun.get(by, now) < oldest}
+
+
+def _least_now(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> datetime:
+    """By the clock that is behind, this host's or the store's: to one that is ahead, all that was written looks old."""
+    now = datetime.now(UTC)
+    return min(now, max((written_at for names in files.values() for written_at in names.values()), default=now))

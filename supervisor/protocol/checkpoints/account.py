@@ -23,7 +23,7 @@ Nothing else compares the step of a start with earlier ones.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName, checkpoint_name_in, parse_name
@@ -215,6 +215,7 @@ def judge(
     stated = decisions.stated
     if stated is not None and stated.newest_step >= newest.step:
         return Older(stated.because, f"{behind}, as the chief's node decided: {stated.text}")
+    place = _without_suspects_from_before(place, newest, decisions, chosen_step)
     loss, because = find_loss(newest, place, refusal, remedy), _reason_of(newest, place, decisions)
     if loss is not None and loss.is_in_mirror and because is not None and chosen_step is not None:
         loss = None  # it is there, and was passed over there
@@ -226,9 +227,14 @@ def judge(
         return Older(OlderBecause.DELETED, loss.text)
     if because is None:
         return Unexplained(f"{refusal}: {newest}, and step {chosen_step} was chosen without a reason; {remedy}")
-    explanation = find_explanation(newest, place)
-    why = f": {explanation.reason}" if explanation is not None else ""
-    return Older(because, f"{behind}, which is {_WORDS[because]}{why}")
+    return Older(because, f"{behind}, which is {_describe(because, find_explanation(newest, place))}")
+
+
+def _describe(because: OlderBecause, explanation: RejectedCheckpoint | None) -> str:
+    """Why the newest is not chosen, in words; with what is said of it in quarantine, if it is there."""
+    if explanation is None or explanation.is_recorded:
+        return _WORDS[because] + ("" if explanation is None else f": {explanation.reason}")
+    return _WORDS[because] if because is not explanation.because else f"in quarantine: {explanation.reason}"
 
 
 _WORDS = {
@@ -243,7 +249,8 @@ _WORDS = {
 
 def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Decisions) -> OlderBecause | None:
     """Why the newest checkpoint, which is there, was not chosen; None if nothing says so."""
-    if (explanation := find_explanation(newest, place)) is not None:
+    explanation = find_explanation(newest, place)
+    if explanation is not None and explanation.is_recorded:
         because = explanation.because  # whoever writes into quarantine may write any reason there
         return because if because in _WORDS else OlderBecause.DAMAGED
     if _has_as_new(decisions.unfit, newest):
@@ -252,12 +259,41 @@ def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Deci
         return OlderBecause.SUSPECT
     below, diverged = decisions.restore_below_step, decisions.diverged_attempt
     is_later = diverged is not None and newest.attempt is not None and newest.attempt > diverged
-    return OlderBecause.ROLLED_BACK if below is not None and below <= newest.step and not is_later else None
+    if below is not None and below <= newest.step and not is_later:
+        return OlderBecause.ROLLED_BACK
+    return None if explanation is None else explanation.because
 
 
 def _has_as_new(names: Iterable[str], newest: ReportedCheckpoint) -> bool:
+    """Whether the newest is among them, or one that took its place."""
     parsed_names = (parse_name(name) for name in names)
-    return any(name is not None and name.step >= newest.step for name in parsed_names)
+    return any(
+        name is not None and (str(name) == newest.name or (name.step >= newest.step and _may_replace(name, newest)))
+        for name in parsed_names
+    )
+
+
+def _without_suspects_from_before(
+    place: SeenDirectory, newest: ReportedCheckpoint, decisions: Decisions, chosen_step: int | None
+) -> SeenDirectory:
+    """The directory without a checkpoint ahead of the newest that was passed over before that was saved, as it is
+    suspect or does not fit: that it is there says nothing of what became of the newest. Then the chosen one is the
+    highest.
+    """
+    passed_over = [name for text in (*decisions.suspects, *decisions.unfit) if (name := parse_name(text)) is not None]
+    is_from_before = any(
+        name.step == place.highest_step and name.step >= newest.step and not _may_replace(name, newest)
+        for name in passed_over
+        if str(name) != newest.name
+    )
+    return replace(place, highest_step=chosen_step) if is_from_before else place
+
+
+def _may_replace(name: CheckpointName, newest: ReportedCheckpoint) -> bool:
+    """Whether a checkpoint may have taken the place of the newest: the same attempt or a later one saved it than that
+    with which the newest became the newest."""
+    since = newest.attempt if newest.since is None else newest.since
+    return since is None or name.attempt >= since
 
 
 def find_explanation(newest: ReportedCheckpoint, place: SeenDirectory) -> RejectedCheckpoint | None:
@@ -271,11 +307,11 @@ def find_explanation(newest: ReportedCheckpoint, place: SeenDirectory) -> Reject
     passed_over = place.passed_over
     if passed_over is None or passed_over.name == newest.name:
         return passed_over
-    name, since = checkpoint_name_in(passed_over.name), newest.attempt if newest.since is None else newest.since
+    name = checkpoint_name_in(passed_over.name)
     if name is None or str(name) == newest.name:
         return None if name is None else passed_over
     is_here = place.directory == newest.directory and not _is_moved(newest, place)
-    return passed_over if is_here and (since is None or name.attempt >= since) else None
+    return passed_over if is_here and _may_replace(name, newest) else None
 
 
 def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckpoint]) -> RejectedCheckpoint | None:

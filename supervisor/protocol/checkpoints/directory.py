@@ -255,6 +255,11 @@ def is_fetched(checkpoint: Path) -> bool:
     return (checkpoint / layout.FETCHED).exists()
 
 
+def was_left_in_memory(checkpoint: Path) -> bool:
+    """Whether a checkpoint is the state that a dead worker left in memory, in which nobody has looked for NaN."""
+    return (checkpoint / layout.FROM_MEMORY).exists()
+
+
 def highest_attempt(directory: Path, counts: Callable[[Path], bool] = lambda path: True) -> int:
     """The highest attempt in the name of a checkpoint that `counts`, committed, interrupted or set aside; 0 if none is.
 

@@ -13,6 +13,7 @@ from supervisor.protocol.layout import CheckpointName
 
 REASON_FILE = "WHY.txt"  # the reason in words; below it, unless the checkpoint is damaged, a line with KIND
 KIND = "because: "
+UNRECORDED = "the reason could not be written there, as on a full disk; the daemon's log has it"
 MAX_REASON_BYTES = 1000
 
 
@@ -104,4 +105,4 @@ def read_quarantined(directory: Path, name: str) -> RejectedCheckpoint:
     kind = last.removeprefix(KIND)
     if last.startswith(KIND) and kind in tuple(OlderBecause):
         return RejectedCheckpoint(name, words.strip(), OlderBecause(kind))
-    return RejectedCheckpoint(name, text or "reason not recorded")
+    return RejectedCheckpoint(name, text or UNRECORDED, is_recorded=bool(text))

@@ -6,10 +6,20 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.directory import check_not_held, committed_checkpoints, move_to_abandoned
+from supervisor.protocol.checkpoints.directory import (
+    check_not_held,
+    committed_checkpoints,
+    move_to_abandoned,
+    was_left_in_memory,
+)
 from supervisor.protocol.checkpoints.manifest import ManifestError, read_manifest, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
+from supervisor.protocol.checkpoints.retention import (
+    RetainedCheckpoint,
+    RetentionPolicy,
+    select_expendable,
+    select_for_room,
+)
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.disk_space import DISK_FULL
@@ -88,7 +98,8 @@ def delete_expendable(
                 content = read_manifest(directory / str(name))
             except (ManifestError, OSError):
                 continue
-            known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
+            was_left = was_left_in_memory(directory / str(name))
+            known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics, was_left)
     for name in select_expendable([known[name] for name in names if name in known], policy):
         if name != newest and name not in spared:
             delete_checkpoint(directory, name)
@@ -142,17 +153,15 @@ def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
 
 
 def delete_oldest(directory: Path, spared: Collection[CheckpointName] = ()) -> CheckpointName | None:
-    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
-    newest whole one of the newest attempt, which may have begun from an older one. Nor those `spared`, as that from
-    which the present attempt began: newer ones may be suspect.
+    """Deletes the oldest checkpoint, whatever retention promises, but none that is indispensable
+    (`retention.select_indispensable`). Nor those `spared`, as that from which the present attempt began: newer ones may
+    be suspect.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
-    whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
-    if not whole:
-        return None
-    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)), *spared)
-    oldest = next((name for name in reversed(whole) if name not in kept), None)
+    paths = {name: directory / str(name) for name in committed_checkpoints(directory)}
+    whole = {name: was_left_in_memory(path) for name, path in paths.items() if _can_be_restored(path)}
+    oldest = select_for_room(whole, spared)
     if oldest is not None:
         delete_checkpoint(directory, oldest)
     return oldest

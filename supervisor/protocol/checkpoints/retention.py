@@ -1,6 +1,6 @@
-"""Selects the committed checkpoints that may be deleted."""
+"""Selects the committed checkpoints that may be deleted. Whoever deletes one asks here. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from supervisor.protocol.layout import CheckpointName
@@ -10,11 +10,12 @@ CHECKPOINT_KEEP = 5  # more than one, as the newest may turn out damaged
 
 @dataclass(frozen=True, slots=True)
 class RetainedCheckpoint:
-    """What retention needs to know of one committed checkpoint."""
+    """What retention needs to know of one committed checkpoint. `was_left`: by a dead worker, in memory."""
 
     name: CheckpointName
     created_wall_at: float  # Unix time
     metrics: Mapping[str, float] = field(default_factory=dict)
+    was_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,40 @@ class RetentionPolicy:
 
 
 def select_expendable(checkpoints: Iterable[RetainedCheckpoint], policy: RetentionPolicy) -> list[CheckpointName]:
-    """The checkpoints that no rule of `policy` keeps, oldest first.
+    """The checkpoints that no rule of `policy` keeps, oldest first, and never one that is indispensable.
 
-    The newest one always stays, and that of the newest attempt, which may have begun from an older one. A checkpoint
-    without the metric is never the best.
+    A checkpoint without the metric is never the best.
     """
     ordered = sorted(checkpoints, key=lambda kept: kept.name)
     keep = {kept.name for kept in ordered[-max(1, policy.checkpoint_keep) :]}
-    if ordered:
-        keep.add(max((kept.name for kept in ordered), key=lambda name: (name.attempt, name.step)))
+    keep |= select_indispensable({kept.name: kept.was_left for kept in ordered})
     keep |= _one_every(ordered, policy.checkpoint_keep_every)
     keep |= _best(ordered, policy)
     return [kept.name for kept in ordered if kept.name not in keep]
+
+
+def select_for_room(
+    checkpoints: Mapping[CheckpointName, bool], spared: Collection[CheckpointName] = ()
+) -> CheckpointName | None:
+    """The oldest checkpoint that may go if a disk is full, whatever a policy promises; None: none may.
+
+    `checkpoints`: as for `select_indispensable`. `spared`: what has to stay besides.
+    """
+    kept = {*select_indispensable(checkpoints), *spared}
+    return min((name for name in checkpoints if name not in kept), default=None)
+
+
+def select_indispensable(checkpoints: Mapping[CheckpointName, bool]) -> set[CheckpointName]:
+    """The checkpoints that are never deleted; each of them with whether it was left in memory by a dead worker.
+
+    The newest one, and that of the newest attempt, which may have begun from an older one, as newer ones may be
+    suspect. And the same of those that were saved by workers that lived: nobody has looked for NaN in the others, and
+    the next attempt may refuse one, or die of it.
+    """
+    saved = [name for name, was_left in checkpoints.items() if not was_left]
+    groups = [group for group in (list(checkpoints), saved) if group]
+    latest = {max(group, key=lambda name: (name.attempt, name.step)) for group in groups}
+    return latest | {max(group) for group in groups}
 
 
 def _one_every(ordered: list[RetainedCheckpoint], hours: float | None) -> set[CheckpointName]:

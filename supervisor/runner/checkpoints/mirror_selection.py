@@ -76,13 +76,20 @@ class MirrorSelection:
                 return replace(effect, restore_below_step=None, diverged_attempt=None)
         return effect
 
-    async def fetch_older(self, effect: effects.SelectCheckpoint) -> None:
-        """Where no checkpoint that was written here is on this disk: gets one that is older than those to pass over."""
+    async def fetch_older(self, effect: effects.SelectCheckpoint) -> bool:
+        """Where none on this disk is older than those to pass over, or whole: gets one; False if there is none.
+
+        A host that was replaced has fetched the newest alone, `checkpoint_make_room` has deleted the others, and where
+        nodes have folders of their own, none is written there whole.
+        """
         unwanted = effect.avoid | dict(effect.unfit).keys()
-        if self._mirror.parts is None or not (effect.restore_below_step or unwanted):
-            return
-        with contextlib.suppress(MirrorError):  # what is here is selected from, and says what is wrong
-            await self._mirror.fetch(None, effect.restore_below_step, unwanted)
+        try:
+            answer = await self._mirror.fetch(None, effect.restore_below_step, unwanted)
+        except MirrorError as error:
+            words = "the store may have an older checkpoint, which would be used instead"
+            self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), effect=words)
+            return False
+        return answer.name is not None
 
     async def fetch_step(self, step: int) -> None:
         """Fetches what an operator chose, if only the mirror has it. Raises OSError."""

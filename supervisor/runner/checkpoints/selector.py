@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine
 from dataclasses import replace
+from pathlib import PurePath
 
 from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
@@ -11,6 +12,7 @@ from supervisor.host.checkpoint_calls import Order
 from supervisor.protocol.checkpoints.account import known_mount
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import UnreadableCheckpoint
+from supervisor.protocol.layout import parse_name
 from supervisor.protocol.tensorbundle import crc32c
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.checkpoints.local_selection import LocalSelection
@@ -20,6 +22,10 @@ from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.mirror.node_mirror import NodeMirror
 
+_NONE_OLDER = (
+    "it is suspect, or training diverged after it, and no older one is whole; to have more to go back to, raise "
+    "checkpoint_keep"
+)
 DECIDED_WITHIN_S = 10.0  # after that, the ledger does not work, which the log says; a start does not depend on it
 
 
@@ -172,14 +178,15 @@ class CheckpointSelector:
                     self._post(events.CheckpointsSetAside(attempt, effect.begin_at))
             if self._mirror is not None:
                 effect = await self._mirror.limited(effect)
-                await self._mirror.fetch_older(effect)
-            if effect.restore_below_step is not None and self._services.is_chief:
-                given_up = await self._local.roll_back(effect, effect.restore_below_step)
-                self._storage.record_refused(attempt, given_up)
-            if self._mirror is None or effect.begin_at is not None:
-                selection: Selection | events.SelectionFailed = await self._local.select(effect)
-            else:
-                selection = await self._mirror.select(effect)
+            selection = await self._select_newest(effect)
+            if (
+                self._mirror is not None
+                and not isinstance(selection, events.SelectionFailed)
+                and self._is_to_be_passed_over(effect, selection)
+                and await self._mirror.fetch_older(effect)
+            ):
+                self._storage.record_refused(attempt, selection.rejected)
+                selection = await self._select_newest(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
             if self._parts is not None and (refusal := await self._parts.refuse(attempt, selection.path)) is not None:
@@ -201,6 +208,27 @@ class CheckpointSelector:
             )
         self._storage.record_refused(attempt, selection.rejected)
         return self._answer(effect, selection)
+
+    async def _select_newest(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:
+        """The newest whole checkpoint, after what training has diverged from is given up. Raises as `_local.select`."""
+        if effect.restore_below_step is not None and self._services.is_chief:
+            given_up = await self._local.roll_back(effect, effect.restore_below_step)
+            self._storage.record_refused(effect.attempt, given_up)
+        if self._mirror is None or effect.begin_at is not None:
+            return await self._local.select(effect)
+        return await self._mirror.select(effect)
+
+    def _is_to_be_passed_over(self, effect: effects.SelectCheckpoint, selection: Selection) -> bool:
+        """Whether what was selected is one of the job's that it was not to begin from: there is no other one here.
+
+        What a later attempt than the one in which training diverged has saved is not given up.
+        """
+        path, below, diverged = self._local.own_path(selection), effect.restore_below_step, effect.diverged_attempt
+        name = None if path is None else parse_name(PurePath(path).name)
+        if name is None or effect.begin_at is not None or not self._services.is_chief:
+            return False
+        has_diverged = below is not None and name.step >= below and (diverged is None or name.attempt <= diverged)
+        return has_diverged or str(name) in effect.avoid | dict(effect.unfit).keys()
 
     async def _set_aside_newer(self, effect: effects.SelectCheckpoint, step: int, order: Order) -> tuple[str, ...]:
         """Moves what is newer than the step that an operator chose aside; fetches that step if only the mirror has it.
@@ -231,7 +259,9 @@ class CheckpointSelector:
         if (checkpoint := selection.foreign) is not None:
             facts = {"step": checkpoint.step, "step_source": checkpoint.step_source}
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
-        if effect.avoid:
+        if self._is_to_be_passed_over(effect, selection):
+            self._log.warning("checkpoint.not_avoided", attempt=attempt, chosen=path, why=_NONE_OLDER)
+        elif effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
         self._storage.remember_remarks(seen)
         place = seen.highest_step, seen.mount, seen.passed_over

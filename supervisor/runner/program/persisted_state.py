@@ -223,8 +223,14 @@ class PersistedStateStore(ProgramObserver):
 
 
 def _is_later(newest: ReportedCheckpoint, own: ReportedCheckpoint | None) -> bool:
-    """Whether a checkpoint of another name was committed after a job's own newest one, in the same directory, and is
-    ahead of that. If an operator began the job anew since, or from an older one, nobody knows."""
-    if own is None or own.wall_at is None or newest.wall_at is None or own.directory != newest.directory:
+    """Whether a checkpoint of another name became the newest after a job's own newest one, in the same directory, and
+    is ahead of that. If an operator began the job anew since, or from an older one, nobody knows.
+
+    Attempts tell it, whose numbers go on from what the directory has, whatever the job is called. No clock does.
+    """
+    if own is None or own.directory != newest.directory:
         return False
-    return newest.step > own.step and newest.wall_at > own.wall_at
+    since, own_since = (found.attempt if found.since is None else found.since for found in (newest, own))
+    if since is None or own_since is None:
+        return False
+    return newest.step > own.step and since > own_since

@@ -172,6 +172,15 @@ def test_what_nobody_has_looked_at_never_takes_the_place_of_what_was_saved_in_go
     assert job.committed == [saved, "step-0000000011.a3"]
 
 
+def test_what_an_attempt_saved_itself_stays_beside_a_newer_one_that_is_suspect(job: Job) -> None:
+    """It began from an older one than the suspect, which it has deleted since: what it saved is all that is sound."""
+    suspect, own = job.save(200), job.save(110, attempt=3)
+    job.copy(115)
+
+    assert isinstance(job.salvage(retention=RetentionPolicy(checkpoint_keep=1)), Salvaged)
+    assert job.committed == [own, "step-0000000115.a3", suspect]
+
+
 def test_a_directory_on_another_file_system_than_before_is_not_written_to(job: Job) -> None:
     job.copy(10)
 

@@ -597,6 +597,27 @@ def test_what_was_given_up_long_ago_is_deleted_once_the_new_line_has_two_of_its_
     assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(120, 2)
 
 
+def test_a_host_whose_clock_is_ahead_of_the_stores_takes_nothing_for_old(tmp_path: Path, url: str):
+    """Neither what another node is just uploading, nor what was given up a moment ago."""
+    folder, store, ahead = tmp_path / "here", tmp_path / "store", 10 * GIVEN_UP_AGE
+    stored = Lying(url, lambda listed: [(key, size, at - ahead) for key, size, at in listed])
+    here = MirroredRun(stored, folder, 5)
+    first = here.begin_epoch(None, 0)
+    names = [made(folder, step) for step in (100, 200)]
+    for name in names:
+        here.upload(name, first)
+    second = here.begin_epoch(names[0], first)  # training has diverged
+    uploading = store / f"e{second:04d}" / "step-0000000130.a2" / FILES[0]
+    uploading.parent.mkdir(parents=True)
+    uploading.write_text("of another node")
+
+    for step in (110, 120):
+        here.upload(made(folder, step, 2), second)
+
+    assert uploading.exists()
+    assert {path.parent.name for path in (store / f"e{first:04d}").rglob("*") if path.is_file()} == set(map(str, names))
+
+
 def test_what_was_given_up_for_something_older_than_all_is_deleted_too(tmp_path: Path, url: str):
     folder, store = tmp_path / "here", tmp_path / "store"
     here = host(url, folder)

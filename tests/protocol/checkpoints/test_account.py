@@ -150,6 +150,55 @@ def test_a_divergence_does_not_excuse_the_loss_of_what_a_later_attempt_has_saved
     assert isinstance(judged(900, place, own), Older)
 
 
+SUSPECT_FROM_BEFORE = Decisions(suspects=("step-0000001500.a2",))  # passed over, and NEWEST was saved behind it
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (
+            SeenDirectory(HOME, 1500, ROOT),
+            "but the folder is now on ext4 at / and its newest checkpoint is of step 900",
+        ),
+        (SeenDirectory("/data/digit", 1500, DISK), "checkpoint_dir is now /data/digit, which has step 900"),
+    ],
+    ids=["an old copy below the mount point", "another run's folder"],
+)
+def test_a_suspect_from_before_does_not_excuse_that_what_was_saved_since_is_away(
+    place: SeenDirectory, words: str
+) -> None:
+    verdict = judged(900, place, SUSPECT_FROM_BEFORE)
+
+    assert isinstance(verdict, Unexplained)
+    assert words in verdict.text
+
+
+def test_what_was_saved_behind_a_suspect_and_is_gone_was_deleted_and_is_not_the_suspect() -> None:
+    verdict = judged(900, SeenDirectory(HOME, 1500, DISK), SUSPECT_FROM_BEFORE)
+
+    assert isinstance(verdict, Older)
+    assert verdict.because is OlderBecause.DELETED
+    assert "the newest one that is left is of step 900" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("decisions", "because", "words"),
+    [
+        (Decisions(restore_below_step=1100), OlderBecause.ROLLED_BACK, "which is given up, as training diverged"),
+        (NOTHING_DECIDED, OlderBecause.DAMAGED, "which is in quarantine: nobody could write it down"),
+    ],
+)
+def test_what_is_in_quarantine_without_a_reason_is_not_called_damaged(
+    decisions: Decisions, because: OlderBecause, words: str
+) -> None:
+    aside = RejectedCheckpoint(NEWEST.name, "nobody could write it down", is_recorded=False)
+    verdict = judged(900, SeenDirectory(HOME, 900, DISK, aside), decisions)
+
+    assert isinstance(verdict, Older)
+    assert verdict.because is because
+    assert verdict.text.endswith(words)
+
+
 def test_nothing_but_an_operator_begins_anew() -> None:
     in_quarantine = SeenDirectory(HOME, None, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))
 

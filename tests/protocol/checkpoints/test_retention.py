@@ -3,7 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
+from supervisor.protocol.checkpoints.retention import (
+    RetainedCheckpoint,
+    RetentionPolicy,
+    select_expendable,
+    select_for_room,
+)
 from supervisor.protocol.layout import CheckpointName
 
 HOUR = 3600.0
@@ -12,6 +17,7 @@ KEPT = st.builds(
     st.builds(CheckpointName, st.integers(0, 50), st.integers(1, 3)),
     st.floats(0, 1e6),
     st.dictionaries(st.sampled_from(["loss", "accuracy"]), st.floats(allow_nan=False), max_size=2),
+    st.booleans(),
 )
 CHECKPOINTS = st.lists(KEPT, max_size=20, unique_by=lambda kept: kept.name)
 POLICIES = st.builds(
@@ -55,6 +61,37 @@ def test_a_second_look_gives_up_nothing_more(checkpoints: list[RetainedCheckpoin
     gone = set(select_expendable(checkpoints, policy))
 
     assert select_expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
+
+
+@given(CHECKPOINTS, POLICIES)
+def test_what_was_left_in_memory_takes_the_place_of_nothing_that_was_saved(
+    checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy
+) -> None:
+    saved = [kept.name for kept in checkpoints if not kept.was_left]
+    stay = {max(saved), max(saved, key=lambda name: (name.attempt, name.step))} if saved else set()
+    left = {kept.name: kept.was_left for kept in checkpoints}
+    while (name := select_for_room(left)) is not None:
+        del left[name]
+
+    assert stay <= left.keys()
+    assert not stay & set(select_expendable(checkpoints, policy))
+
+
+def test_what_an_attempt_saved_behind_a_suspect_one_outlives_what_it_left_in_memory() -> None:
+    suspect, saved, left = CheckpointName(200, 4), CheckpointName(110, 5), CheckpointName(115, 5)
+    checkpoints = [RetainedCheckpoint(suspect, 0.0), RetainedCheckpoint(saved, HOUR)]
+    checkpoints.append(RetainedCheckpoint(left, 2 * HOUR, was_left=True))
+
+    assert select_expendable(checkpoints, RetentionPolicy(checkpoint_keep=1)) == []
+    assert select_for_room({kept.name: kept.was_left for kept in checkpoints}) is None
+
+
+def test_room_is_made_of_the_oldest_that_is_not_spared() -> None:
+    names = [CheckpointName(step, 1) for step in (10, 20, 30, 40)]
+
+    assert select_for_room(dict.fromkeys(names, False)) == names[0]
+    assert select_for_room(dict.fromkeys(names, False), spared=names[:2]) == names[2]
+    assert select_for_room(dict.fromkeys(names[2:], False), spared=names[2:]) is None
 
 
 def test_newest_save_of_a_rolled_back_attempt_is_kept() -> None:

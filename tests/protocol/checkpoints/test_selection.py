@@ -405,6 +405,20 @@ def test_room_is_never_made_of_what_the_present_attempt_began_from(tmp_path: Pat
     assert gone == [CheckpointName(70, 3), None]
 
 
+def test_room_is_never_made_of_the_newest_that_a_worker_that_lived_has_saved(
+    tmp_path: Path, checkpoint: Commit
+) -> None:
+    """The attempt began from what a dead one had left in memory, and may die of it before it has saved."""
+    for step in (80, 90, 100):
+        checkpoint(step, 3)
+    left = checkpoint(105, 3)
+    (left / layout.FROM_MEMORY).write_text("{}")
+    gone = [removal.delete_oldest(tmp_path, [CheckpointName(105, 3)]) for _ in range(3)]
+
+    assert gone == [CheckpointName(80, 3), CheckpointName(90, 3), None]
+    assert checkpoints.committed_checkpoints(tmp_path) == [CheckpointName(105, 3), CheckpointName(100, 3)]
+
+
 @pytest.mark.parametrize(("number", "is_deleted"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
 def test_room_is_made_where_a_full_file_system_takes_no_other_name(
     tmp_path: Path, checkpoint: Commit, monkeypatch: pytest.MonkeyPatch, number: int, is_deleted: bool

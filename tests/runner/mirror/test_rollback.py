@@ -97,6 +97,31 @@ CHOICES = {
 }
 
 
+@pytest.mark.parametrize("passes_over", ["suspect", "unfit", "rollback"])
+async def test_older_checkpoint_that_only_the_mirror_has_is_gone_back_to(
+    tmp_path: Path, services: Services, passes_over: str
+):
+    """This disk has lost it to `checkpoint_make_room`, or the host was replaced and has fetched the newest alone."""
+    newest = "step-0000000200.a1"
+    effect = {
+        "suspect": SelectCheckpoint(2, avoid=frozenset({newest})),
+        "unfit": SelectCheckpoint(2, unfit=((newest, "another model"),)),
+        "rollback": SelectCheckpoint(2, restore_below_step=200, diverged_attempt=1),
+    }[passes_over]
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100, 200)
+        shutil.rmtree(job.folder / "step-0000000100.a1")
+
+        assert await job.begin(effect) == 100
+        assert (job.folder / newest).exists() is (passes_over != "rollback")
+        kept = job.commit(110, 2)
+        await job.until(lambda: job.mirror.has(str(kept)), "the next one is there")
+        assert job.fetched_elsewhere() == CheckpointName(110, 2)
+    finally:
+        job.mirror.close()
+
+
 async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path, services: Services):
     job = MirroredJob(tmp_path, services)
     try:

@@ -102,13 +102,23 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
     assert record.load() is None
 
 
-def test_old_records_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_that_were_written_first_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_record, "MAX_RECORDS", 3)
     made = [CommitRecord(tmp_path, tmp_path / str(number)) for number in range(6)]
     for number, each in enumerate(made):
         each.remember("step-0000000005.a1", 5)
-        os.utime(each.path, (1e9 + number, 1e9 + number) if number == 0 else None)
+        os.utime(each.path, (1e9 + number, 1e9 + number))
 
-    assert len(list((tmp_path / "stepkeeper").iterdir())) == 3
-    assert made[0].load() is None
-    assert made[5].load() is not None
+    assert [each.load() is not None for each in made] == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("written_at", [0.0, 1e9])
+def test_no_record_is_forgotten_for_its_age(tmp_path: Path, written_at: float) -> None:
+    """It says that training is not to begin at step 0, also after a year, or if the clock was not set as it was
+    written."""
+    record = CommitRecord(tmp_path, tmp_path / "run")
+    record.remember("step-0000000005.a1", 5)
+    os.utime(record.path, (written_at, written_at))
+    CommitRecord(tmp_path, tmp_path / "other").remember("step-0000000001.a1", 1)
+
+    assert record.load() is not None
