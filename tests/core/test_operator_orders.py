@@ -220,3 +220,14 @@ Orders.TestCase.settings = cases(120, stateful_step_count=40, deadline=None)
 @pytest.mark.fuzz
 class TestEachChoiceIsCarriedOutOnce(Orders.TestCase):
     """Run as hypothesis runs a state machine."""
+
+
+def test_worker_that_was_done_unseen_has_carried_out_its_order_also_if_it_saved_nothing():
+    history = Orders()
+    history.worker_is_killed()
+    history.operator_chooses(FROM_SCRATCH)
+    history.checkpoints_are_set_aside()
+    history.another_daemon_comes_after_the_worker_has_gone({"done": True})
+
+    history.what_was_chosen_is_known_until_it_is_carried_out()
+    assert history.job.state is State.SUCCEEDED

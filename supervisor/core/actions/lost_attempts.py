@@ -40,8 +40,9 @@ def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 
 def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     facts.current.in_memory = event.in_memory
-    if event.committed_step is not None:  # so it had begun, whether or not a daemon was there to hear of it
+    if event.done or event.committed_step is not None:  # it had begun, whether or not a daemon was there to hear of it
         account.record_restored(facts)
+    if event.committed_step is not None:
         before = facts.account
         account.record_start(facts)
         account.record_commit(facts, event.committed_step)
