@@ -1,5 +1,6 @@
-"""Random histories of a job whose disk is full now and then, and that keeps few checkpoints: what retention deletes, and
-`checkpoint_make_room`, while newer ones are suspect or were left in memory by dead workers, and the wall clock jumps.
+"""Random histories of a job whose disk is full now and then, and that keeps few checkpoints: what retention and
+`checkpoint_make_room` delete, while newer ones are suspect or were left in memory by dead workers, and the wall clock
+jumps.
 
 As in the histories before, no start is behind the newest checkpoint that was told without a true reason. None of them
 is ever that this program has deleted it.
