@@ -200,6 +200,7 @@ class AcrossDaemons(Histories):
         if commits and self.trains:
             self.write(CheckpointName(self.next_step, number))
         self.replace_daemon(is_late, changes_directory=False)
+        self.in_memory = None
         self.note_death()
         here = self.machine.at(self.worker_home).committed
         saved = max((name.step for name in here if name.attempt == number), default=None)

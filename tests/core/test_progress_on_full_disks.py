@@ -1,5 +1,6 @@
-"""Random histories of a job whose disk is full now and then, and that keeps few checkpoints: what retention deletes, and
-`checkpoint_make_room`, while newer ones are suspect or were left in memory by dead workers, and the wall clock jumps.
+"""Random histories of a job whose disk is full now and then, and that keeps few checkpoints: what retention and
+`checkpoint_make_room` delete, while newer ones are suspect or were left in memory by dead workers, and the wall clock
+jumps.
 
 As in the histories before, no start is behind the newest checkpoint that was told without a true reason. None of them
 is ever that this program has deleted it.
@@ -175,6 +176,8 @@ class FullDisks(AcrossDaemons):
         super().end_writing()
         if is_new and name in here.committed:
             self.was_left.add(name)
+            if self.job.facts.restore_below_step is not None:
+                self.note(name, OlderBecause.ROLLED_BACK)  # a later attempt has diverged before that was written
             self.made_at[name] = self.wall_at
             self.apply_policy(here, name, spared)
 
@@ -192,7 +195,9 @@ class FullDisks(AcrossDaemons):
             for name, because in here.quarantine.items():
                 if name.step >= self.reported.step and name.attempt > self.reported.attempt:
                     self.note(self.reported, because)  # another host's has taken its place
+        told_in = dict(self.told_in)
         super().on_go(go)
+        self.told_in = told_in  # once it has restored that, and not before
         is_own = go.restore is not None and go.restore != INITIAL_PATH
         self.began_from = self.restored if is_own else None
         if self.last_saved not in here.committed - here.damaged:
@@ -248,6 +253,8 @@ class FullDisks(AcrossDaemons):
         name = None if newest is None else parse_name(newest.name)
         if name is not None and self.reported is not None and name.step == self.reported.step:
             self.reported = name  # a folder of another run was moved here, and has that step too
+        if newest is not None and name is not None:
+            self.told_in[name] = newest.directory
         super().account_is_what_was_told()
 
 

@@ -16,8 +16,9 @@ the job, not to a directory, and whatever was chosen is held against it, in `jud
 A reason needs evidence. *operator*: a start request named the step. *rolled-back*, *does-not-fit*, *damaged* and
 *left-behind*: the newest checkpoint, or one that took its place, is in quarantine, which says why.
 *unreadable*: it is there, and was waited for.
-*suspect*: it is there, and attempts keep dying from it. *deleted*: the same directory on the same file system holds
-older ones only, so somebody deleted the newest, or moved it; an unmounted disk, or a copy, is on another file system.
+*suspect*: it, or one that took its place, is there, and attempts keep dying from it; a suspect from before it was saved
+says nothing of it. *deleted*: the same directory on the same file system holds older ones only, so somebody deleted the
+newest, or moved it; an unmounted disk, or a copy, is on another file system.
 
 Nothing else compares the step of a start with earlier ones.
 """
