@@ -381,6 +381,44 @@ def test_what_an_object_gives_as_its_state_is_kept() -> None:
     assert {path for path, each in search.values.items() if not kept.has(each)} == {"stopping.waited"}
 
 
+def test_the_same_value_under_the_same_name_in_another_object_is_not_kept() -> None:
+    stopping, kept = Stopping(), Kept()
+    trainer = SimpleNamespace(best=0.5, counter=3, stopping=stopping)
+
+    keep_state_of(kept, stopping)
+    search = Search(kept, time.thread_time() + 10.0).run([("trainer", trainer)])
+
+    lost = {path for path, each in search.values.items() if not kept.has(each)}
+    assert lost == {"trainer.best", "trainer.counter", "trainer.stopping.waited"}
+
+
+class Island:
+    """Has members, of which a program writes the genes."""
+
+    def __init__(self) -> None:
+        self.rate = 0.5
+        self.members = [SimpleNamespace(genes=np.zeros(2), age=0)]
+
+
+class World:
+    """Writes something of the objects in a list."""
+
+    def __init__(self) -> None:
+        self.islands = [Island()]
+
+    def write(self, folder: Path) -> None:
+        np.save(folder / "a", np.array([[member.genes for member in island.members] for island in self.islands]))
+
+
+def test_of_objects_in_a_list_a_program_keeps_only_what_it_writes() -> None:
+    world, kept = World(), Kept()
+
+    keep_written(kept, [world.write])
+
+    left = set(reached(("world", world), kept=kept))
+    assert left == {"world.islands[0].rate", "world.islands[0].members[0].age"}
+
+
 def test_what_lies_in_a_kept_container_is_kept() -> None:
     losses, kept = {"all": [1.0], "names": [["a"]]}, Kept()
 

@@ -772,6 +772,29 @@ def test_what_begins_to_change_late_is_named_then(loop: Callable[[Run], None]) -
     assert run.named == ["trainer.rate"]
 
 
+class Smoothed:
+    """Begins as a copy, by a method of its own."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def copy(self, value: float) -> None:
+        self.value = value
+
+    def add(self, value: float) -> None:
+        self.value = 0.9 * self.value + 0.1 * value
+
+
+def test_average_that_begins_as_a_copy_is_named_once_a_step_reads_it() -> None:
+    average, run = Smoothed(), Run()
+
+    while run.step < 120:
+        (average.add if run.step > 20 else average.copy)(float(run.step))
+        run.step_done(loss=average.value)
+
+    assert run.named == ["average.value"]
+
+
 class ArrayElsewhere:
     """An array whose value this process can't read, as JAX's over several processes; or one that was used up."""
 
