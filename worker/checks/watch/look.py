@@ -87,8 +87,20 @@ class Look:
         # each step assigns it before it reads it, as far as the watched steps have shown
         if self._order is not None and self._order.has_seen(now.binding):
             owner = self._readers.kind_at(now.owner)
-            return not self._order.made_anew(now.binding, now.owner, owner, is_data=now.kind in _DATA)
+            is_made_anew = self._order.made_anew(now.binding, now.owner, owner, is_data=now.kind in _DATA)
+            return not is_made_anew or self._is_made_of_the_one_before(now, before)
         return now.binding not in self._set_in_step
+
+    def _is_made_of_the_one_before(self, now: Reached, before: Reached | None) -> bool:
+        """Whether what has it is a new object at a place that a step reads before it puts the new one there, as in
+        `self.top = Link(value, self.top)`."""
+        place = self.search.objects.get(now.path.rpartition(".")[0])
+        if self._order is None or before is None or now.owner == before.owner or place is None or place.binding is None:
+            return False
+        is_kept = (place.owner, place.binding) in self.kept.references or place.binding in self._set_in_heads
+        return not is_kept and self._order.read_first(
+            place.binding, place.owner, self._readers.kind_at(place.owner), is_data=False
+        )
 
     def made_anew(self) -> Iterator[tuple[str, Any]]:
         """The names that passes of the loops and calls assign anew, with their values."""
