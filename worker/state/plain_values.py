@@ -191,17 +191,15 @@ class SavedValue:
 
     def _save_jax_array(self, array: Any, path: str) -> dict[str, Any]:
         jax = sys.modules["jax"]
-        is_weak = getattr(
-            array, "weak_type", False
-        )  # of a number of Python's, which takes the type of what it is added to
+        # made of a number of Python's, it takes the type of what it is added to
+        is_weak = getattr(array, "weak_type", False)
         is_traced = isinstance(array, jax.core.Tracer)
         if is_traced or len(array.devices()) > 1 or (is_weak and array.shape):
             raise NotSaveable(f"{path} (a traced array of JAX, one on several devices, or one with a weak type)")
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-            held, kind = jax.random.key_data(array), {"key": str(jax.random.key_impl(array))}
-        else:
-            held, kind = array, {"weak": True} if is_weak else {}
-        return {"kind": "jax", **kind, **self._store_array(np.asarray(held), path)}
+            held = self._store_array(np.asarray(jax.random.key_data(array)), path)
+            return {"kind": "jax", "key": str(jax.random.key_impl(array)), **held}
+        return {"kind": "jax", **({"weak": True} if is_weak else {}), **self._store_array(np.asarray(array), path)}
 
     def _store_array(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         if array.dtype.hasobject:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, cast
@@ -188,7 +188,7 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
 
 def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], values: Iterable[Any]) -> set[str]:
     """The texts in constants of code, in containers, and in containers that are attributes with one of `names`."""
-    containers = [const for code in codes for const in code.co_consts if isinstance(const, digests.CONTAINERS)]
+    containers = [const for code in codes for const in _constants_of(code) if isinstance(const, digests.CONTAINERS)]
     for value in values:
         if isinstance(value, digests.CONTAINERS):
             containers.append(value)
@@ -204,6 +204,15 @@ def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], value
         )
         if isinstance(text, str) and text.isidentifier()
     }
+
+
+def _constants_of(code: types.CodeType) -> Iterator[Any]:
+    """The constants of a function and of those inside it, as comprehensions are."""
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _constants_of(const)
+        else:
+            yield const
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,6 +331,9 @@ class Listed:
         for key in ("weights", "mean"):
             np.save(folder / key, getattr(self, key))
 
+    def write_inside(self, folder: Path) -> None:
+        np.savez(folder / "a.npz", **{key: getattr(part, key) for part in [self] for key in ("weights", "mean")})
+
     def write_made(self, folder: Path) -> None:
         for number in range(2):
             np.save(folder / "a", getattr(self, f"part_{number}"))
@@ -346,6 +349,7 @@ class Listed:
         (Listed.write, {"files.count"}),
         (Listed.write_keys, {"files.count"}),
         (Listed.write_constants, {"files.count"}),
+        (Listed.write_inside, {"files.count"}),
         (Listed.write_named, {"files.count"}),
         (Listed.write_made, set()),
     ],
