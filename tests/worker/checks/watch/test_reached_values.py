@@ -1,6 +1,7 @@
 """What checkpoints hold is not named, whatever holds it; what they do not hold has the name that the user knows."""
 
 import array
+import csv
 import ctypes
 import importlib
 import io
@@ -156,7 +157,7 @@ def test_looking_at_iterators_does_not_move_them() -> None:
         itertools.starmap(max, [(1, 2), (3, 4)]), itertools.takewhile(bool, [1, 2]), itertools.dropwhile(bool, [0, 2]),
         itertools.compress([1, 2], [1, 1]), itertools.filterfalse(bool, [0, 0]), itertools.zip_longest([1, 2], [3]),
         itertools.combinations_with_replacement([1, 2], 2), itertools.tee([1, 2])[1], itertools.groupby([1, 2]),
-        itertools.pairwise([1, 2, 3]),
+        itertools.pairwise([1, 2, 3]), csv.reader(["1", "2"]), csv.DictReader(["number", "1", "2"]),
     ]  # fmt: skip
     for iterator in kinds:
         first, again = digests.digest_position(iterator), digests.digest_position(iterator)
