@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from worker.checks.reachability import closure_of, held_attributes, is_installed_file
+from worker.checks.reachability import closure_of, globals_of, held_attributes, is_installed_file
 from worker.checks.watch import digests
 from worker.checks.watch.code.written_names import WHOLESALE, takes_by_computed_name, used_whole, uses_itself
 from worker.checks.watch.script_objects import (
@@ -282,9 +282,15 @@ def keep_state_of(kept: Kept, item: Any) -> None:
         kept.identities.add(id(item))
     if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
         return
-    kept.attributes |= {
-        (id(item), name) for name in _given_and_taken(cast("Any", type(item)), "state_dict", "load_state_dict")
-    }
+    names = _given_and_taken(cast("Any", type(item)), "state_dict", "load_state_dict")
+    kept.attributes |= {(id(item), name) for name in names}
+    if names:
+        gives: types.FunctionType = type(item).state_dict
+        for name, value in (*globals_of(gives), *closure_of(gives)):
+            if name in names and isinstance(value, digests.PLAIN):
+                kept.names.add(name)
+            elif name in names and isinstance(value, digests.CONTAINERS):
+                kept.identities.add(id(value))
     state = item.state_dict()
     if isinstance(state, Mapping):
         kept.attributes |= {(id(item), str(name)) for name in state} | {(id(item), f"_{name}") for name in state}

@@ -397,6 +397,30 @@ def test_the_same_value_under_the_same_name_in_another_object_is_not_kept() -> N
     assert lost == {"trainer.best", "trainer.counter", "trainer.stopping.waited"}
 
 
+count, losses = 3, [1.0]
+
+
+class OfModule:
+    """Gives what the module has as its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": count, "losses": losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        global count
+        count = state["count"]
+        losses[:] = state["losses"]
+
+
+def test_what_an_object_gives_of_its_module_is_kept() -> None:
+    kept = Kept()
+
+    keep_state_of(kept, OfModule())
+    search = Search(kept, time.thread_time() + 10.0).run([("count", count), ("losses", losses)])
+
+    assert [path for path, each in search.values.items() if not kept.has(each)] == []
+
+
 class Island:
     """Has members, of which a program writes the genes."""
 
