@@ -219,6 +219,7 @@ EXACT = (
     _exact("jax_batchnorm_state", "the statistics in the files, too"),
     _exact("jax_optax_ema", "the average in the files, too"),
     _exact("jax_policy_baseline", "`run.state`"),
+    _exact("jax_state_arrays", "JAX: a key and a moving average of parameters in `run.state`"),
     _exact("jax_tqdm_bar", "JAX: a tqdm bar, clocks, settings as lists of lists"),
 )  # fmt: skip
 

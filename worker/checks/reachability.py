@@ -46,18 +46,22 @@ def roots_of_frame(frame: types.FrameType) -> list[Root]:
 
 @functools.cache
 def global_names(code: types.CodeType) -> frozenset[str]:
-    """The names that a function, or a function inside it, looks up in its module.
+    """The names that a function, or a function inside it, looks up in its module."""
+    own = {code.co_names[argument >> _LOADS[opcode]] for opcode, argument in arguments_of(code) if opcode in _LOADS}
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return frozenset(own).union(*map(global_names, inner))
+
+
+def arguments_of(code: types.CodeType) -> Iterator[tuple[int, int]]:
+    """Each instruction's opcode and argument.
 
     `dis.get_instructions` says the same and takes ten times as long: seconds at the first step of a large program.
     """
-    own, extended = set(), 0
+    extended = 0
     for opcode, low_byte in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument = extended | low_byte
         extended = argument << 8 if opcode == dis.EXTENDED_ARG else 0
-        if opcode in _LOADS:
-            own.add(code.co_names[argument >> _LOADS[opcode]])
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return frozenset(own).union(*map(global_names, inner))
+        yield opcode, argument
 
 
 def plain_referents(item: Any) -> Iterable[Any] | None:

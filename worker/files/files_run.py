@@ -40,6 +40,7 @@ from worker.saving.save import LastCheckpoint, restored_checkpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
 from worker.state.description import differences
+from worker.state.random_generators import GENERATORS
 from worker.state.script_conditions import (
     OTHER_SCRIPT,
     Condition,
@@ -278,7 +279,11 @@ class FilesRun(RunBase):
 
         The program's own state is in its files; nobody but the program knows whether all of it.
         """
-        return find_unsaved_generators(roots, (*self._own_generators, *self.state.held().values()), self._leave_out), ()
+        kept = Kept()
+        self._keep(kept)
+        written = [value for value in kept.alive if isinstance(value, GENERATORS)]
+        saved = (*self._own_generators, *self.state.held().values(), *written)
+        return find_unsaved_generators(roots, saved, self._leave_out), ()
 
     def _restore(self, path: Path) -> LastCheckpoint | None:
         """Restores from a stepkeeper checkpoint's folder, which it returns, or from the prefix of another program's."""

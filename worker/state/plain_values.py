@@ -168,7 +168,7 @@ class SavedValue:
             return {"kind": "tensor", **self._store_array(np.asarray(value.numpy()), path)}
         if is_torch_tensor(value):
             return self._save_torch_tensor(value, path)
-        return None
+        return self._save_jax_array(value, path) if is_jax_array(value) else None
 
     def _array_class(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         """What an array has besides its content: the mask of a masked one, the class of a matrix."""
@@ -188,6 +188,18 @@ class SavedValue:
         stored = self._store_array(held.reshape(-1).view(torch.uint8).numpy(), path)
         kind = {"torch": str(held.dtype).removeprefix("torch."), "device": str(tensor.device)}
         return {"kind": "torch", **stored, **kind, "shape": list(held.shape), **axes}
+
+    def _save_jax_array(self, array: Any, path: str) -> dict[str, Any]:
+        jax = sys.modules["jax"]
+        # made of a number of Python's, it takes the type of what it is added to
+        is_weak = getattr(array, "weak_type", False)
+        is_traced = isinstance(array, jax.core.Tracer)
+        if is_traced or len(array.devices()) > 1 or (is_weak and array.shape):
+            raise NotSaveable(f"{path} (a traced array of JAX, one on several devices, or one with a weak type)")
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            held = self._store_array(np.asarray(jax.random.key_data(array)), path)
+            return {"kind": "jax", "key": str(jax.random.key_impl(array)), **held}
+        return {"kind": "jax", **({"weak": True} if is_weak else {}), **self._store_array(np.asarray(array), path)}
 
     def _store_array(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         if array.dtype.hasobject:
@@ -239,6 +251,12 @@ def is_torch_tensor(value: Any) -> bool:
     """Whether it is a torch.Tensor, if PyTorch was imported at all."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether it is a jax.Array, if JAX was imported at all."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, getattr(jax, "Array", ()))
 
 
 def own_attributes(container: Any) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class ValueRestorer:
             return BY_PARTS[kind][1](*(self.restore_value(part, None) for part in of))
         if kind in ("list", "deque", "dict", *SETS):
             return self._restore_container(kind, saved, present)
-        if kind in ("bytes", "bytearray", "scalar", "array", "tensor", "torch"):
+        if kind in ("bytes", "bytearray", "scalar", "array", "tensor", "torch", "jax"):
             return self._restore_array(kind, saved, present)
         if kind == "integer":
             return int(saved["hex"], 16)
@@ -163,6 +163,8 @@ class ValueRestorer:
             return array[()]
         if kind == "tensor":
             return sys.modules["tensorflow"].constant(array)
+        if kind == "jax":
+            return _made_for_jax(saved, array)
         if "mask" in saved:
             return self._restored_masked_array(saved, array, present)
         if isinstance(present, np.ndarray) and _is_like(present, array) and present.flags.writeable:
@@ -208,6 +210,13 @@ class ValueRestorer:
             return array
         there, back = _axes_to_memory(saved)
         return np.ascontiguousarray(array.transpose(there)).transpose(back)
+
+
+def _made_for_jax(saved: dict[str, Any], array: np.ndarray[Any, Any]) -> Any:
+    jax = sys.modules["jax"]
+    if "key" in saved:
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=saved["key"])
+    return jax.numpy.asarray(array.item() if "weak" in saved else array)
 
 
 def _axes_to_memory(saved: dict[str, Any]) -> tuple[list[int], list[int]]:

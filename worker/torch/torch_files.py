@@ -36,7 +36,11 @@ class TorchFiles:
     def __init__(self, parts: Mapping[str, Any], generators: Mapping[str, torch.Generator]) -> None:
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-                raise TypeError(f"cannot save {name}: a {type(part).__name__} has no state_dict and load_state_dict")
+                remedy = f'; give it to state=, as in Run(..., state={{"{name}": {name}}})'
+                raise TypeError(
+                    f"cannot save {name}: a {type(part).__name__} has no state_dict and load_state_dict"
+                    f"{remedy if isinstance(part, torch.Tensor) else ''}"
+                )
         self.parts = parts
         self.generators = generators
         self.data_state: Callable[[], Any] = lambda: None

@@ -67,6 +67,22 @@ def misfits() -> None:
             print(f"{what}: restored", flush=True)
 
 
+def lone_parameter() -> None:
+    """Gives a run a parameter that is in no module, as a part and then as the remedy says."""
+    log_std = nn.Parameter(torch.zeros(1))
+    try:
+        stepkeeper.Run(log_std=log_std, total_steps=1, directory=FOLDER / "part")
+    except TypeError as error:
+        print(error, flush=True)
+    for _ in range(2):
+        log_std.data.fill_(5.0)
+        with stepkeeper.Run(state={"log_std": log_std}, total_steps=1, directory=FOLDER / "parameter") as run:
+            while not run.reached:
+                log_std.data.fill_(7.0)
+                run.step_done()
+        print(f"parameter: {log_std.item()} {run.state['log_std'] is log_std}", flush=True)
+
+
 def main() -> None:
     misfits()
     with stepkeeper.Run(part=Part(), total_steps=0, directory=FOLDER / "restore"):
@@ -94,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    lone_parameter() if "parameter" in sys.argv[2:] else main()

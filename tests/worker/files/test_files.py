@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -164,6 +165,24 @@ def test_generator_that_the_loop_reaches_and_nobody_keeps_is_named(
     assert "reached as kept" not in said
     assert "reached as unused" not in said
     assert "reached as random" not in said
+
+
+def test_generator_that_a_program_pickles_is_not_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Chain(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rng = np.random.default_rng(1)
+
+        def write(self, folder: Path) -> None:
+            super().write(folder)
+            (folder / "rng").write_bytes(pickle.dumps(self.rng))
+
+    chain = Chain()
+    with FilesRun(chain, total_steps=2, directory=tmp_path) as run:
+        while not run.reached:
+            run.step_done(epoch=0, batch=run.step + 1, value=chain.rng.random())
+
+    assert "checkpoints do not include" not in capfd.readouterr().err
 
 
 def test_generators_of_other_kinds_are_refused(tmp_path: Path) -> None:

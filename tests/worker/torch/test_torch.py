@@ -254,6 +254,14 @@ def test_memory_and_device_errors_do_not_blame_the_checkpoint_and_a_nan_is_never
     assert "model.weight is float32 [3, 2] in the checkpoint and float32 [4, 2] in the program" in errors
 
 
+def test_parameter_in_no_module_is_kept_in_the_state_as_the_refusal_says(start: Start, tmp_path: Path) -> None:
+    said, errors = start(CHILDREN / "torch_failing.py", tmp_path, "parameter").communicate(timeout=200)
+
+    refusal, *parameters = said.splitlines()
+    assert refusal.endswith('; give it to state=, as in Run(..., state={"log_std": log_std})'), errors
+    assert parameters == ["parameter: 7.0 True"] * 2
+
+
 def test_edits_of_a_script_are_said_with_what_is_used_now(start: Start, tmp_path: Path) -> None:
     printed, errors = start(CHILDREN / "torch_edits.py", tmp_path).communicate(timeout=200)
     used = dict(line.split(": ") for line in printed.splitlines())

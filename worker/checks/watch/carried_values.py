@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from worker.checks.findings import Finding
 from worker.checks.watch.kept_values import short_name
+from worker.checks.watch.named_paths import of_any_entry
+
+_SHOWN = 3  # of the same attribute of objects in a list
 
 _REMEDIES = {
     "untaken": (
@@ -132,7 +135,20 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     for value in named:
         kind = value.kind if value.kind in _REMEDIES else "attribute" if "." in value.path else "value"
         groups.setdefault((value.is_library, kind), []).append(value)
-    return [Finding(value.text, _remedy(group)) for group in groups.values() for value in group]
+    return [Finding(text, _remedy(group)) for group in groups.values() for text in _texts(group)]
+
+
+def _texts(group: Sequence[CarriedValue]) -> list[str]:
+    """What is shown of each value; of the same attribute of many objects in a list, of some."""
+    alike: dict[str, list[str]] = {}
+    for value in group:
+        alike.setdefault(of_any_entry(value.path) or value.path, []).append(value.text)
+    shown: list[str] = []
+    for texts in alike.values():
+        shown += texts[:_SHOWN]
+        if len(texts) > _SHOWN:
+            shown[-1] += f" and {len(texts) - _SHOWN} more like it"
+    return shown
 
 
 def _remedy(group: Sequence[CarriedValue]) -> str:

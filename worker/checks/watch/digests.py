@@ -275,6 +275,8 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
         return _digest_held(gc.get_referents(iterator), depth)
     if (number := getattr(iterator, "_num_yielded", None)) is not None:  # of PyTorch's DataLoader
         return digest_plain(number)
+    if class_module(type(iterator)) in ("csv", "_csv"):
+        return digest_plain(iterator.line_num)
     return None
 
 

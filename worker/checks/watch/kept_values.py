@@ -8,14 +8,14 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, cast
 
 import numpy as np
 
-from worker.checks.reachability import closure_of, held_attributes, is_installed_file
+from worker.checks.reachability import closure_of, globals_of, held_attributes, is_installed_file
 from worker.checks.watch import digests
 from worker.checks.watch.code.written_names import WHOLESALE, takes_by_computed_name, used_whole, uses_itself
 from worker.checks.watch.script_objects import (
@@ -66,27 +66,29 @@ class Reached:
 @dataclass(slots=True)
 class Kept:
     """What checkpoints hold. `identities`: ids of objects; `attributes`: pairs of an object's id and an attribute;
-    `names`: names of the script's functions; `contents`: digests of values that objects give as their state, by the
-    last part of their name."""
+    `names`: names of the script's functions; `contents`: the objects that give a value as their state, by the last part
+    of its name and its digest; `partly`: ids of containers of whose objects not all is held."""
 
     identities: set[int] = field(default_factory=set)
     attributes: set[tuple[int, str]] = field(default_factory=set)
     references: set[tuple[int, str]] = field(default_factory=set)
     """Pairs of an object's id and an attribute, of which they hold which object it is."""
     names: set[str] = field(default_factory=set)
-    contents: dict[str, set[int]] = field(default_factory=dict)
+    contents: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+    partly: set[int] = field(default_factory=set)
     has_data: bool = False
     """Whether the run reads data, whose position they hold: other datasets are for evaluations then."""
     alive: list[Any] = field(default_factory=list)
     """Keeps temporary objects alive, so that no id is used twice."""
+    _ids_inside: dict[int, Collection[int]] = field(default_factory=dict)
 
-    def keep_contents(self, state: Any, name: str = "") -> None:
+    def keep_contents(self, item: Any, state: Any, name: str = "") -> None:
         """Takes what an object gives as its state: its values are kept under their names in it."""
         if isinstance(state, Mapping):
             for key, value in list(itertools.islice(state.items(), digests.ENTRIES)):
-                self.keep_contents(value, str(key))
+                self.keep_contents(item, value, str(key))
         if (digest := digest_of(state)) is not None:
-            self.contents.setdefault(name, set()).add(digest)
+            self.contents.setdefault((name, digest), []).append(item)
 
     def has(self, reached: Reached) -> bool:
         """Whether a checkpoint holds a value."""
@@ -95,9 +97,32 @@ class Kept:
             reached.identity in self.identities
             or (reached.owner, reached.binding) in self.attributes
             or (reached.owner is None and reached.path in self.names)
-            or reached.digest in self.contents.get(name, ())
-            or reached.digest in self.contents.get(name.lstrip("_"), ())
+            or any(
+                reached.identity in (inside := self._inside(item)) or reached.owner in inside
+                for key in {name, name.lstrip("_")}
+                for item in self.contents.get((key, reached.digest), ())
+            )
         )
+
+    def _inside(self, item: Any) -> Collection[int | None]:
+        """The ids of an object that gives its state, and of what it refers to: the same value elsewhere, under the same
+        name, is another one that nobody keeps."""
+        if id(item) not in self._ids_inside:
+            known = dict[int, Any]()
+            waiting = [item]
+            while waiting and len(known) < digests.ENTRIES:
+                part = waiting.pop()
+                if id(part) in known or isinstance(part, (*digests.PLAIN, types.ModuleType)):
+                    continue
+                known[id(part)] = part
+                waiting += (
+                    (value for _, value in digests.entries_of(part)) if isinstance(part, digests.CONTAINERS) else ()
+                )
+                waiting += held_attributes(part).values()
+                if isinstance(part, types.FunctionType):
+                    waiting += (value for _, value in closure_of(part))
+            self._ids_inside[id(item)] = known.keys()
+        return self._ids_inside[id(item)]
 
 
 def short_name(path: str) -> str:
@@ -163,7 +188,7 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
 
 def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], values: Iterable[Any]) -> set[str]:
     """The texts in constants of code, in containers, and in containers that are attributes with one of `names`."""
-    containers = [const for code in codes for const in code.co_consts if isinstance(const, digests.CONTAINERS)]
+    containers = [const for code in codes for const in _constants_of(code) if isinstance(const, digests.CONTAINERS)]
     for value in values:
         if isinstance(value, digests.CONTAINERS):
             containers.append(value)
@@ -179,6 +204,15 @@ def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], value
         )
         if isinstance(text, str) and text.isidentifier()
     }
+
+
+def _constants_of(code: types.CodeType) -> Iterator[Any]:
+    """The constants of a function and of those inside it, as comprehensions are."""
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _constants_of(const)
+        else:
+            yield const
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +240,8 @@ def _keep(kept: Kept, name: str, value: Any, written: _Written | None, seen: set
         kept.identities.add(id(value))
     elif isinstance(value, digests.CONTAINERS):
         kept.identities.add(id(value))
+        if written is not None and written.names:
+            kept.partly.add(id(value))
         for attribute, part in own_attributes(value).items():
             if isinstance(part, digests.PLAIN):
                 kept.attributes.add((id(value), attribute))
@@ -246,13 +282,19 @@ def keep_state_of(kept: Kept, item: Any) -> None:
         kept.identities.add(id(item))
     if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
         return
-    kept.attributes |= {
-        (id(item), name) for name in _given_and_taken(cast("Any", type(item)), "state_dict", "load_state_dict")
-    }
+    names = _given_and_taken(cast("Any", type(item)), "state_dict", "load_state_dict")
+    kept.attributes |= {(id(item), name) for name in names}
+    if names:
+        gives: types.FunctionType = type(item).state_dict
+        for name, value in (*globals_of(gives), *closure_of(gives)):
+            if name in names and isinstance(value, digests.PLAIN):
+                kept.names.add(name)
+            elif name in names and isinstance(value, digests.CONTAINERS):
+                kept.identities.add(id(value))
     state = item.state_dict()
     if isinstance(state, Mapping):
         kept.attributes |= {(id(item), str(name)) for name in state} | {(id(item), f"_{name}") for name in state}
-    kept.keep_contents(state)
+    kept.keep_contents(item, state)
 
 
 def keep_extra_state(kept: Kept, module: Any) -> None:

@@ -2,9 +2,10 @@
 no checkpoint holds, that are not made anew before anything reads them, and that are not the time."""
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from worker.checks.watch.clocks import a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
@@ -39,10 +40,12 @@ class Look:
         is_first: bool,
         is_other_epoch: bool,
         clocks_since: float,
+        gone: Collection[str] = (),
     ) -> None:
-        """`until`: when to end, as for `search`. `order`: what the watched step has shown; None before it. `readers`:
-        the script's code, and `codes` what was known of it at the last look, with that of the loops. `is_other_epoch`:
-        than that of the look before. `clocks_since`: from when on a clock may have shown what is there now."""
+        """`until`: when to end, as for `search`. `order`: what the watched steps have shown; None before the first.
+        `readers`: the script's code, and `codes` what was known of it at the last look, with that of the loops.
+        `is_other_epoch`: than that of the look before. `clocks_since`: from when on a clock may have shown what is
+        there now. `gone`: names of which the array of the last look is gone, so that another may have its id."""
         self.search = search
         self.kept = kept
         self.frames = frames
@@ -55,6 +58,7 @@ class Look:
         self._order = order
         self._readers = readers
         self._clocks_since = clocks_since
+        self._gone = gone
         self._in_loops = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
         self._by_call = {name for frame in frames[:-1] for name in frame.made_by_call} - self._in_loops.keys()
         heads = [names for frame in frames for names in frame.attributes_set_in_heads]
@@ -69,7 +73,7 @@ class Look:
         if now.kind == "default" or self._named.has_around(path):
             return False  # the class has it, and its path says so
         frame = self._in_loops.get(path)
-        is_rebound = before is None or now.identity == 0 or now.identity != before.identity
+        is_rebound = before is None or now.identity == 0 or path in self._gone or now.identity != before.identity
         if frame is not None and path not in frame.carried and is_rebound:
             return False  # each pass of a loop makes it anew
         if path in self._by_call and now.owner is None and is_rebound:
@@ -80,18 +84,39 @@ class Look:
             return True
         if now.binding in self._set_in_heads:
             return False
-        # each step assigns it before it reads it, as far as the watched step has shown
+        # each step assigns it before it reads it, as far as the watched steps have shown
         if self._order is not None and self._order.has_seen(now.binding):
             owner = self._readers.kind_at(now.owner)
-            return not self._order.made_anew(now.binding, now.owner, owner, is_data=now.kind in _DATA)
+            is_made_anew = self._order.made_anew(now.binding, now.owner, owner, is_data=now.kind in _DATA)
+            return not is_made_anew or self._is_made_of_the_one_before(now, before)
         return now.binding not in self._set_in_step
+
+    def _is_made_of_the_one_before(self, now: Reached, before: Reached | None) -> bool:
+        """Whether what has it is a new object at a place that a step reads before it puts the new one there, as in
+        `self.top = Link(value, self.top)`."""
+        place = self.search.objects.get(now.path.rpartition(".")[0])
+        if self._order is None or before is None or now.owner == before.owner or place is None or place.binding is None:
+            return False
+        is_kept = (place.owner, place.binding) in self.kept.references or place.binding in self._set_in_heads
+        return not is_kept and self._order.read_first(
+            place.binding, place.owner, self._readers.kind_at(place.owner), is_data=False
+        )
+
+    def made_anew(self) -> Iterator[tuple[str, Any]]:
+        """The names that passes of the loops and calls assign anew, with their values."""
+        for frame in self.frames:
+            for name, value in frame.frame.f_locals.items():
+                if (self._in_loops.get(name) is frame and name not in frame.carried) or (
+                    name in self._by_call and name in frame.made_by_call
+                ):
+                    yield name, value
 
     def is_set_in_heads(self, reached: Reached) -> bool:
         """Whether the loop sets it anew before the batches of each epoch."""
         return reached.binding in self._set_in_heads
 
     def is_unread(self, now: Reached) -> bool:
-        """Whether it is a result that nothing reads before it is set again, neither in the watched step nor in any
+        """Whether it is a result that nothing reads before it is set again, neither in a watched step nor in any
         code of the script."""
         if now.binding is None or now.kind not in _DATA:
             return False

@@ -18,6 +18,8 @@ class LookTimes:
     def __init__(self) -> None:
         self.looks = 0
         """How many there were."""
+        self.watches_step = False
+        """Whether to watch the step behind this look: behind the first one, and behind ever rarer later ones."""
         self.has_settled = False
         """Whether most of what changes has been seen to change."""
         self._began_at = time.perf_counter()
@@ -30,6 +32,7 @@ class LookTimes:
         """Whether to look now."""
         if self._epoch is None:
             self._epoch, self._first_step = epoch, step
+        self.watches_step = self.looks == 0
         if self.looks < FIRST_LOOKS:
             self._epoch = epoch
             return True
@@ -39,7 +42,8 @@ class LookTimes:
         is_new_epoch, self._epoch = epoch != self._epoch, epoch
         self._epochs_seen += is_new_epoch
         self.has_settled = self._epochs_seen >= SETTLED_EPOCHS or since_first >= SETTLED_STEPS
-        is_due = is_new_epoch or _is_later_look(since_first)
+        self.watches_step = _is_later_look(since_first)
+        is_due = is_new_epoch or self.watches_step
         return is_due and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
 
     def add(self, took_s: float) -> None:

@@ -1,9 +1,18 @@
 """What the watch has named, and what it may not name."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from worker.checks.watch.kept_values import short_name
+
+_NUMBER = re.compile(r"\[\d+\](?=\.)")
+
+
+def of_any_entry(path: str) -> str | None:
+    """What the paths of the same attribute of all objects in a list have in common; None for any other."""
+    common, count = _NUMBER.subn("[]", path)
+    return common if count else None
 
 
 class NamedPaths:
@@ -19,6 +28,10 @@ class NamedPaths:
     def add(self, path: str) -> None:
         """It is named now."""
         self._named.add(path)
+
+    def of_entries(self) -> frozenset[str]:
+        """What was named so far of objects in lists, as `of_any_entry` gives it."""
+        return frozenset(common for path in self._named if (common := of_any_entry(path)) is not None)
 
     def __contains__(self, path: str) -> bool:
         return path in self._named

@@ -5,6 +5,7 @@ objects. Imports no framework.
 """
 
 import collections
+import contextlib
 import functools
 import sys
 import time
@@ -109,6 +110,9 @@ class Search:
         self._seen.add(identity)
         self._waiting.extend(_beside_content(path, value))
         if identity in self._kept.identities:
+            if identity in self._kept.partly:
+                self._alive.append(value)
+                self._visit_objects_in(path, value)
             return
         self._alive.append(value)
         if digests.is_array(value):
@@ -140,6 +144,13 @@ class Search:
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
+
+    def _visit_objects_in(self, path: str, container: Any) -> None:
+        """The objects in a container that a checkpoint holds, of which it may leave something out."""
+        with contextlib.suppress(RuntimeError, LookupError, TypeError):
+            for key, entry in digests.entries_of(container):
+                if not isinstance(entry, digests.PLAIN):
+                    self._waiting.append((path + key, entry, None, None))
 
     def _add(
         self,

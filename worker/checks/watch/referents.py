@@ -28,6 +28,7 @@ from worker.checks.watch.script_objects import (
     is_traced,
     names_in_code,
     names_in_framework,
+    names_set_by_framework,
     package_of,
     package_of_name,
     settings_of,
@@ -228,7 +229,12 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
     """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
     known, settings = names_in_framework(cast("Any", type(value))), settings_of(cast("Any", type(value)))
     attributes = held_attributes(value)
-    own = {name: attribute for name, attribute in attributes.items() if name not in known}
+    set_by_framework = names_set_by_framework(cast("Any", type(value))) if is_scripts_class(type(value)) else known
+    own = {
+        name: attribute
+        for name, attribute in attributes.items()
+        if name not in known or not (name.startswith("_") or name in set_by_framework or not is_plain(attribute))
+    }
     yield from _attributes_of(path, value, own)
     yield from _functions_given_to(path, attributes)
     for name, setting in attributes.items():

@@ -5,12 +5,13 @@ each other. Imports no framework.
 """
 
 import dataclasses
+import dis
 import functools
 import sys
 import types
 from typing import Any
 
-from worker.checks.reachability import is_installed_file
+from worker.checks.reachability import arguments_of, is_installed_file
 from worker.state.plain_values import class_module
 
 FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
@@ -24,6 +25,9 @@ SKIPPED = frozenset({"numpy", "pandas", "worker", "supervisor", "google", "h5py"
 """Packages whose objects are not searched."""
 
 
+_STORE_ATTR = dis.opmap["STORE_ATTR"]
+
+
 @functools.lru_cache(maxsize=4096)
 def names_in_framework(kind: type) -> frozenset[str]:
     """Names that the functions of a framework's classes use: attributes of that name are its own."""
@@ -35,6 +39,27 @@ def names_in_framework(kind: type) -> frozenset[str]:
                     names |= names_in_code(function.__code__)
             names |= set(vars(owner))
     return frozenset(names)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_set_by_framework(kind: type) -> frozenset[str]:
+    """Attributes that a framework's classes have, or assign to some object. Data in another public attribute of a
+    class of the script's are the script's own, though a framework may have a use for that name elsewhere: `state`."""
+    names: set[str] = set()
+    for owner in kind.__mro__:
+        if package_of(owner) in FRAMEWORKS:
+            names |= set(vars(owner)) | set(getattr(owner, "__annotations__", ()))
+            for member in vars(owner).values():
+                if (function := function_of(member)) is not None:
+                    names |= _attributes_set_in(function.__code__)
+    return frozenset(names)
+
+
+def _attributes_set_in(code: types.CodeType) -> set[str]:
+    names = {code.co_names[at] for opcode, at in arguments_of(code) if opcode == _STORE_ATTR}
+    if not {"setattr", "__setattr__"}.isdisjoint(code.co_names):
+        names |= {const for const in code.co_consts if isinstance(const, str) and const.isidentifier()}
+    return names.union(*(_attributes_set_in(const) for const in code.co_consts if isinstance(const, types.CodeType)))
 
 
 @functools.lru_cache(maxsize=4096)

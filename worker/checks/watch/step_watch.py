@@ -6,8 +6,8 @@ makes again when it starts, or is assigned before it is read. So the values that
 step boundaries, whatever holds them (`reached_values`), and of those that differ all are named but
 
 * what checkpoints hold (`Kept`, which each kind of run fills);
-* local names that the loop's code assigns before it reads them (`bytecode`), and attributes of which one watched step
-  showed the same (`access_order`);
+* local names that the loop's code assigns before it reads them (`bytecode`), and attributes of which the
+  watched steps showed the same (`access_order`);
 * the time: numbers that a clock showed since the last look.
 
 Names of the loop's own functions need no watching: what they carry is in their code, also if it changes for the first
@@ -17,6 +17,7 @@ time after a week. The others are compared at the times of `look_times`.
 import contextlib
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ from worker.checks.watch.head_values import HeadValues, made_in_run_head
 from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.look import Look, place_in
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
-from worker.checks.watch.named_paths import NamedPaths
+from worker.checks.watch.named_paths import NamedPaths, of_any_entry
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import ReplacedObjects
 from worker.checks.watch.set_once import SetOnce
@@ -82,7 +83,10 @@ class StepWatch:
         self._before: dict[str, Reached] = {}
         self._of_classes_before: dict[str, Reached] = {}
         self._objects = ReplacedObjects()
-        self._made_by_call: list[Any] = []  # at the last look; alive, so that no other has its id now
+        self._lists_made: list[
+            Any
+        ] = []  # by a pass or a call, at the last look; alive, so that no other has its id now
+        self._arrays_made: dict[str, weakref.ref[Any]] = {}  # the same; too large to be kept alive
         self._epoch: int | None = None  # of the last look
         self._codes: set[types.CodeType] = set()
         self._order: AccessOrder | None = None
@@ -134,11 +138,11 @@ class StepWatch:
     def look(self, step: int, epoch: int, frame: types.FrameType | None, *, head_draws: bool = False) -> list[Finding]:
         """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`.
         `head_draws`: whether the code before the first epoch's batches drew random numbers."""
+        if self._order is not None:
+            self._order.end()
         if not self._times.is_due(step, epoch):
             return []
         started = time.thread_time()
-        if self._order is not None:
-            self._order.end()
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
         is_first = self._times.looks == 0
         findings = self._names.carried(frames, kept, is_first=is_first)
@@ -161,11 +165,11 @@ class StepWatch:
         self._note_unreadable(look)
         self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
         self._of_classes_before = search.of_classes
-        self._made_by_call = [value for frame in frames[:-1] for value in _lists_made_by_call(frame)]
+        self._note_made(look)
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
         self._times.add(time.thread_time() - started)
-        if is_first:
+        if self._times.watches_step:
             self._watch_one_step(frames)
         return findings
 
@@ -177,7 +181,7 @@ class StepWatch:
     def close(self) -> None:
         """Ends it, wherever it is."""
         self._before = {}
-        self._made_by_call = []
+        self._lists_made, self._arrays_made = [], {}
         self._names.close()
         if self._order is not None:
             self._order.end()
@@ -186,10 +190,10 @@ class StepWatch:
         names: set[str] = set()
         for code in (*self._codes, *(frame.frame.f_code for frame in frames)):
             names |= stored_names(code).keys()
-        self._order = AccessOrder(
-            names | {name for reached in self._before.values() if (name := reached.binding)}, unwatched_code()
-        )
-        self._order.begin([frame.frame for frame in frames])
+        if self._order is None:
+            self._order = AccessOrder(unwatched_code())
+        names |= {name for reached in self._before.values() if (name := reached.binding)}
+        self._order.begin(names, [frame.frame for frame in frames])
 
     def _kept_now(self) -> Kept:
         kept = Kept()
@@ -222,12 +226,15 @@ class StepWatch:
         """What differs from the last look and is lost."""
         if look.is_first:
             return
+        of_entries = self._named.of_entries()
         compared = [(self._before, look.search.values), (self._of_classes_before, look.search.of_classes)]
         for before, now in ((known.get(path), now) for known, found in compared for path, now in found.items()):
             if before is None or before.digest == now.digest or not look.is_lost(now, before) or look.is_unread(now):
                 continue
             if now.kind == "file" and look.seeks:
                 continue  # a step reads where it wants to
+            if of_any_entry(now.path) in of_entries:
+                continue  # that of another object in the list was named
             root = now.path.partition(".")[0].partition("[")[0]
             carrying = next((loop_frame for loop_frame in look.frames if root in loop_frame.carried), None)
             name = now.path if carrying is None else root
@@ -328,7 +335,18 @@ class StepWatch:
             is_first=self._times.looks == 0,
             is_other_epoch=epoch != self._epoch if is_other_epoch is None else is_other_epoch,
             clocks_since=self._clocks_since,
+            gone={name for name, array in self._arrays_made.items() if array() is None},
         )  # fmt: skip
+
+    def _note_made(self, look: Look) -> None:
+        """Notes what passes of the loops and calls make anew."""
+        self._lists_made, self._arrays_made = [], {}
+        for name, value in look.made_anew():
+            with contextlib.suppress(RuntimeError, LookupError, TypeError):
+                if digests.is_array(value):
+                    self._arrays_made[name] = weakref.ref(value)
+                elif isinstance(value, digests.CONTAINERS) and _is_small(value):
+                    self._lists_made.append(value)
 
     def _note_unreadable(self, look: Look) -> None:
         made = {name for frame in look.frames for name in frame.made_in_loops - frame.carried.keys()}
@@ -337,10 +355,8 @@ class StepWatch:
                 self.unreadable[path] = None
 
 
-def _lists_made_by_call(frame: LoopFrame) -> Iterator[Any]:
-    """The containers among what a call makes anew that hold plain values only, and little memory."""
-    for name, value in frame.frame.f_locals.items():
-        if name in frame.made_by_call and isinstance(value, digests.CONTAINERS) and len(value) <= digests.ENTRIES:
-            with contextlib.suppress(RuntimeError, LookupError, TypeError):
-                if all(isinstance(entry, digests.PLAIN) for _, entry in digests.entries_of(value)):
-                    yield value
+def _is_small(container: Any) -> bool:
+    """Whether it holds plain values only, and little memory."""
+    return len(container) <= digests.ENTRIES and all(
+        isinstance(entry, digests.PLAIN) for _, entry in digests.entries_of(container)
+    )

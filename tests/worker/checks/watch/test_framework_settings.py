@@ -1,9 +1,12 @@
 """Settings of Keras' objects that a loop changes are named, unless each pass sets them before its step."""
 
+import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -132,6 +135,33 @@ def test_callback_of_keras_that_a_loop_of_the_script_calls_is_named(
     assert run.named == named
 
 
+class Stateful(tf.keras.Model):
+    """Carries values under names for which Keras has a use elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = tf.zeros(2)
+        self.mask = np.ones(2)
+        self.max = 0.0
+        self.history: list[float] = []
+
+    def advance(self, number: float) -> tf.Tensor:
+        self.state = 0.5 * self.state + number
+        self.mask *= 0.5
+        self.max = max(self.max, number)
+        self.history.append(number)
+        return self.state * self.mask * self.max * self.history[0]
+
+
+def test_values_of_a_model_of_the_script_under_names_that_keras_uses_are_named() -> None:
+    model, run = Stateful(), Run()
+
+    for batch in run.batches(DATA):
+        run.step_done(loss=model.advance(batch))
+
+    assert set(run.named) == {"model.state", "model.mask", "model.max", "model.history"}
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
@@ -150,6 +180,20 @@ def test_setting_that_a_loop_changes_is_named(loop: Callable[[Run], None], named
     loop(run)
 
     assert {name for name in run.named if name.startswith(("model.", "optimizer."))} == named
+
+
+def test_tensor_of_a_pass_whose_memory_the_next_one_gets_is_not_named(tmp_path: Path) -> None:
+    script, run = tmp_path / "train.py", Run()
+    script.write_text(
+        "for number in run.batches(range(40)):\n"
+        "    loss = tf.constant(float(number))\n"
+        "    run.step_done(loss=loss)\n"
+        "    assert loss.shape == ()\n"
+    )
+
+    runpy.run_path(str(script), {"run": run, "tf": tf})
+
+    assert run.named == []
 
 
 def test_parts_of_a_model_that_grow_are_not_to_be_put_into_the_state() -> None:

@@ -1,6 +1,7 @@
 """What checkpoints hold is not named, whatever holds it; what they do not hold has the name that the user knows."""
 
 import array
+import csv
 import ctypes
 import importlib
 import io
@@ -156,7 +157,7 @@ def test_looking_at_iterators_does_not_move_them() -> None:
         itertools.starmap(max, [(1, 2), (3, 4)]), itertools.takewhile(bool, [1, 2]), itertools.dropwhile(bool, [0, 2]),
         itertools.compress([1, 2], [1, 1]), itertools.filterfalse(bool, [0, 0]), itertools.zip_longest([1, 2], [3]),
         itertools.combinations_with_replacement([1, 2], 2), itertools.tee([1, 2])[1], itertools.groupby([1, 2]),
-        itertools.pairwise([1, 2, 3]),
+        itertools.pairwise([1, 2, 3]), csv.reader(["1", "2"]), csv.DictReader(["number", "1", "2"]),
     ]  # fmt: skip
     for iterator in kinds:
         first, again = digests.digest_position(iterator), digests.digest_position(iterator)
@@ -331,6 +332,9 @@ class Listed:
         for key in ("weights", "mean"):
             np.save(folder / key, getattr(self, key))
 
+    def write_inside(self, folder: Path) -> None:
+        np.savez(folder / "a.npz", **{key: getattr(part, key) for part in [self] for key in ("weights", "mean")})
+
     def write_made(self, folder: Path) -> None:
         for number in range(2):
             np.save(folder / "a", getattr(self, f"part_{number}"))
@@ -346,6 +350,7 @@ class Listed:
         (Listed.write, {"files.count"}),
         (Listed.write_keys, {"files.count"}),
         (Listed.write_constants, {"files.count"}),
+        (Listed.write_inside, {"files.count"}),
         (Listed.write_named, {"files.count"}),
         (Listed.write_made, set()),
     ],
@@ -379,6 +384,68 @@ def test_what_an_object_gives_as_its_state_is_kept() -> None:
     search = Search(kept, time.thread_time() + 10.0).run([("stopping", stopping)])
 
     assert {path for path, each in search.values.items() if not kept.has(each)} == {"stopping.waited"}
+
+
+def test_the_same_value_under_the_same_name_in_another_object_is_not_kept() -> None:
+    stopping, kept = Stopping(), Kept()
+    trainer = SimpleNamespace(best=0.5, counter=3, stopping=stopping)
+
+    keep_state_of(kept, stopping)
+    search = Search(kept, time.thread_time() + 10.0).run([("trainer", trainer)])
+
+    lost = {path for path, each in search.values.items() if not kept.has(each)}
+    assert lost == {"trainer.best", "trainer.counter", "trainer.stopping.waited"}
+
+
+count, losses = 3, [1.0]
+
+
+class OfModule:
+    """Gives what the module has as its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": count, "losses": losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        global count
+        count = state["count"]
+        losses[:] = state["losses"]
+
+
+def test_what_an_object_gives_of_its_module_is_kept() -> None:
+    kept = Kept()
+
+    keep_state_of(kept, OfModule())
+    search = Search(kept, time.thread_time() + 10.0).run([("count", count), ("losses", losses)])
+
+    assert [path for path, each in search.values.items() if not kept.has(each)] == []
+
+
+class Island:
+    """Has members, of which a program writes the genes."""
+
+    def __init__(self) -> None:
+        self.rate = 0.5
+        self.members = [SimpleNamespace(genes=np.zeros(2), age=0)]
+
+
+class World:
+    """Writes something of the objects in a list."""
+
+    def __init__(self) -> None:
+        self.islands = [Island()]
+
+    def write(self, folder: Path) -> None:
+        np.save(folder / "a", np.array([[member.genes for member in island.members] for island in self.islands]))
+
+
+def test_of_objects_in_a_list_a_program_keeps_only_what_it_writes() -> None:
+    world, kept = World(), Kept()
+
+    keep_written(kept, [world.write])
+
+    left = set(reached(("world", world), kept=kept))
+    assert left == {"world.islands[0].rate", "world.islands[0].members[0].age"}
 
 
 def test_what_lies_in_a_kept_container_is_kept() -> None:

@@ -774,6 +774,71 @@ def test_what_begins_to_change_late_is_named_then(loop: Callable[[Run], None]) -
     assert run.named == ["trainer.rate"]
 
 
+class Smoothed:
+    """Begins as a copy, by a method of its own."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def copy(self, value: float) -> None:
+        self.value = value
+
+    def add(self, value: float) -> None:
+        self.value = 0.9 * self.value + 0.1 * value
+
+
+def test_average_that_begins_as_a_copy_is_named_once_a_step_reads_it() -> None:
+    average, run = Smoothed(), Run()
+
+    while run.step < 120:
+        (average.add if run.step > 20 else average.copy)(float(run.step))
+        run.step_done(loss=average.value)
+
+    assert run.named == ["average.value"]
+
+
+@dataclass
+class Link:
+    """One of a chain."""
+
+    number: float
+    following: "Link | None"
+
+
+class Chain:
+    """Puts a new object around what it had."""
+
+    def __init__(self) -> None:
+        self.top: Link | None = None
+
+    def push(self, number: float) -> float:
+        self.top = Link(number, self.top)
+        total, link = 0.0, self.top
+        while link is not None:
+            total, link = total + link.number, link.following
+        return total
+
+
+class Shows:
+    """Makes a new object in each step, whatever it had."""
+
+    def __init__(self) -> None:
+        self.result = Link(0.0, None)
+
+    def show(self, number: float) -> float:
+        self.result = Link(number, None)
+        return self.result.number
+
+
+def test_new_object_around_the_one_before_is_named_and_one_in_its_place_is_not() -> None:
+    run, chain, shows = Run(), Chain(), Shows()
+
+    for batch in run.batches(DATA):
+        run.step_done(loss=chain.push(batch) + shows.show(batch))
+
+    assert run.named == ["chain.top.number"]
+
+
 class ArrayElsewhere:
     """An array whose value this process can't read, as JAX's over several processes; or one that was used up."""
 

@@ -1,15 +1,16 @@
-"""What does one step do first with an attribute, or with a name of a module: assign it, or read it?
+"""What does a step do first with an attribute, or with a name of a module: assign it, or read it?
 
 An object often holds what the last step computed, `self.loss`, and each step assigns it anew before anything reads it.
-That changes from step to step, and still no restart loses it. Which attributes are of this kind is seen by watching one
-step, instruction by instruction, in the functions that use such a name: what is assigned first, by a function that
-always assigns it, is made anew. Python traces only those functions; frameworks run at their full speed.
+That changes from step to step, and still no restart loses it. Which attributes are of this kind is seen by watching
+some steps, instruction by instruction, in the functions that use such a name: what each assigns first, by a function
+that always assigns it, is made anew. An early step and a later one may call different functions (an average begins as
+a copy), so one that has read it first counts. Python traces only those functions; frameworks run at their full speed.
 """
 
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,14 +38,15 @@ class _First:
 
 
 class AccessOrder:
-    """Watches from `begin` to `end`, on this thread."""
+    """Watches one step after another, each from `begin` to `end`, on this thread."""
 
-    def __init__(self, names: Collection[str], unwatched: tuple[str, ...]) -> None:
-        """`names`: attributes and names of modules. `unwatched`: beginnings of paths of code that isn't looked at."""
-        self._names = frozenset(names)
+    def __init__(self, unwatched: tuple[str, ...]) -> None:
+        """`unwatched`: beginnings of paths of code that isn't looked at."""
+        self._names: frozenset[str] = frozenset()
         self._unwatched = unwatched
         # by name, kind of name, id of what has it, and whether what has no name is only called
         self._first: dict[tuple[str, bool, int | None, bool], _First] = {}
+        self._steps: list[Mapping[tuple[str, bool, int | None, bool], _First]] = []
         self._in_code: dict[types.CodeType, Mapping[int, NameAccess]] = {}
         self._events = 0
         self._before: _Trace | None = None
@@ -53,8 +55,16 @@ class AccessOrder:
         self._is_on = False
         self._is_behind = True  # the end of the step before runs
 
-    def begin(self, frames: Iterable[types.FrameType]) -> None:
-        """Begins to watch, behind a step. `frames`: those that run now, which Python does not trace by itself."""
+    def begin(self, names: Collection[str], frames: Iterable[types.FrameType]) -> None:
+        """Begins to watch, behind a step. `names`: attributes and names of modules. `frames`: those that run now, which
+        Python does not trace by itself."""
+        if self._names != frozenset(names):
+            self._names = frozenset(names)
+            self._in_code.clear()
+        self._first = {}
+        self._steps.append(self._first)
+        self._events, self._is_behind = 0, True
+        self._boundaries.clear()
         self._before = cast("_Trace | None", sys.gettrace())
         for frame in frames:
             self._boundaries[frame.f_code] = frame.f_lasti
@@ -89,31 +99,32 @@ class AccessOrder:
         self._frames.clear()
 
     def made_anew(self, name: str, owner: int | None = None, kind: Any = None, *, is_data: bool = False) -> bool | None:
-        """Whether each step assigns this attribute, or this name of a module, before it reads it; None if the watched
-        step did neither. `owner`: the id of the object that has the attribute: another one may have an attribute of
+        """Whether each step assigns this attribute, or this name of a module, before it reads it; None if no watched
+        step did either. `owner`: the id of the object that has the attribute: another one may have an attribute of
         that name. `kind`: `kind_of` that object, if it is known: what a step does with an object that it makes, and
-        that was another one in the watched step, others of its kind show. `is_data`: it can't be called, so that the
+        that was another one in a watched step, others of its kind show. `is_data`: it can't be called, so that the
         `norm` of `gradient().norm()` is another one."""
-        orders = self._orders(name, owner, kind, is_data=is_data)
+        orders = list(self._orders(name, owner, kind, is_data=is_data))
         if not orders:
             return None
         return all(first.kind == "store" and self._always_assigns(name, first, is_data=is_data) for first in orders)
 
     def has_seen(self, name: str) -> bool:
-        """Whether the watched step used an attribute, of any object, or a name of a module of this name."""
-        return any(known == name for known, *_ in self._first)
+        """Whether a watched step used an attribute, of any object, or a name of a module of this name."""
+        return any(known == name for step in self._steps for known, *_ in step)
 
     def read_first(self, name: str, owner: int | None = None, kind: Any = None, *, is_data: bool = False) -> bool:
-        """Whether the watched step read it before it assigned it. The arguments: as of `made_anew`."""
+        """Whether a watched step read it before it assigned it. The arguments: as of `made_anew`."""
         return any(first.kind == "load" for first in self._orders(name, owner, kind, is_data=is_data))
 
-    def _orders(self, name: str, owner: int | None, kind: Any, *, is_data: bool) -> list[_First]:
-        firsts = [
-            (key, first) for key, first in self._first.items() if key[0] == name and not (is_data and first.is_called)
-        ]
-        of_attribute = _first_of([(key[2], first) for key, first in firsts if key[1]], owner, kind)
-        of_module = _first_of([(key[2], first) for key, first in firsts if not key[1]], None, None)
-        return [first for first in (of_attribute, None if isinstance(kind, type) else of_module) if first]
+    def _orders(self, name: str, owner: int | None, kind: Any, *, is_data: bool) -> Iterator[_First]:
+        for step in self._steps:
+            firsts = [
+                (key, first) for key, first in step.items() if key[0] == name and not (is_data and first.is_called)
+            ]
+            of_attribute = _first_of([(key[2], first) for key, first in firsts if key[1]], owner, kind)
+            of_module = _first_of([(key[2], first) for key, first in firsts if not key[1]], None, None)
+            yield from (first for first in (of_attribute, None if isinstance(kind, type) else of_module) if first)
 
     def _always_assigns(self, name: str, first: _First, *, is_data: bool) -> bool:
         flow = flow_of(first.code)

@@ -19,9 +19,9 @@ def test_of_two_watches_each_may_end_first(is_first_ended_first: bool) -> None:
     before = sys.gettrace()
     sys.settrace(trace_of_a_debugger)
     try:
-        watches = [AccessOrder({"loss"}, ()) for _ in range(2)]
+        watches = [AccessOrder(()) for _ in range(2)]
         for watch in watches:
-            watch.begin([])
+            watch.begin({"loss"}, [])
 
         for watch in watches if is_first_ended_first else reversed(watches):
             watch.end()
@@ -159,13 +159,13 @@ class Slotted:
 
 def test_holder_is_found_in_slots_and_nothing_is_computed_for_it() -> None:
     slotted, other = Slotted(), Shown()
-    order = AccessOrder({"value"}, ())
+    order = AccessOrder(())
 
     def step() -> None:
         slotted.part.value = 1.0
         assert other.value == 0.0
 
-    order.begin([])
+    order.begin({"value"}, [])
     step()
     order.end()
 
