@@ -141,11 +141,13 @@ def _parameters(frame: LoopFrame) -> frozenset[str]:
 
 def _holds(holder: Any, value: Any) -> bool:
     """Whether a value is an attribute or an entry of another one."""
-    held = holder if type(holder) in (list, tuple, dict) else getattr(holder, "__dict__", None)
-    if type(held) not in (list, tuple, dict):
+    held: Any = holder if type(holder) in (list, tuple, dict) else getattr(holder, "__dict__", None)
+    if type(held) is dict:
+        held = held.values()
+    elif type(held) not in (list, tuple):
         return False
-    entries = first_entries(held.values() if type(held) is dict else held)
-    return any(map(operator.is_, entries, itertools.repeat(value)))  # a module has many: no line of Python for each
+    # a module has many: no line of Python for each
+    return any(map(operator.is_, first_entries(held), itertools.repeat(value)))
 
 
 def is_replaced(name: str, value: Any, frame: LoopFrame) -> bool:
