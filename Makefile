@@ -35,10 +35,14 @@ nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of
 hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host and strangers can try, with two users that every Debian has
 	$(BIN)/python -m pytest -q -rs -m hostile
 
-# In memory, where what tests write waits for no disk; `make check` and `make test` write to one.
+# What they write waits for no disk, which on some machines stands still for seconds: `make test` writes to one.
+SHORT_TESTS := PYTEST_DEBUG_TEMPROOT=/dev/shm $(BIN)/python -m pytest -q --fail-long-tests \
+  -o tmp_path_retention_policy=failed
+SHORT := not integration and not slow and not nightly
+
+# Three at a time for two cores, as some wait; TensorFlow's have threads enough for two.
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 PYTEST_DEBUG_TEMPROOT=/dev/shm $(BIN)/python -m pytest -n 2 --dist worksteal -q --fail-long-tests \
-	  -o tmp_path_retention_policy=failed -m "not integration and not slow and not tensorflow and not nightly"
+	QUICK=1 $(SHORT_TESTS) -n 3 --dist worksteal -m "$(SHORT) and not tensorflow and not thorough"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist
@@ -52,7 +56,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/lint-imports --no-cache
 
 check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
-	$(BIN)/python -m pytest -n 2 $(BY_FILE) -q --fail-long-tests -m "not integration and not slow and not nightly"
+	$(SHORT_TESTS) -n 2 $(BY_FILE) -m "$(SHORT)"
 
 docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; open build/site/index.html, no server is needed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml

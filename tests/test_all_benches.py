@@ -26,6 +26,7 @@ def test_two_runs_are_compared_by_the_medians_of_their_series() -> None:
     assert difference(one, other) == "Of 2 medians in two runs, half differ by less than 30 %, the worst by 50 %."
 
 
+@pytest.mark.thorough
 def test_a_picture_shows_every_system_and_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
     pictures = pytest.importorskip("bench.pictures", reason="matplotlib is not installed")
     run = {"seconds": {"stepkeeper": {"total": [1.0, 2.0]}, "<another>": {"total": [9.0]}}}
@@ -37,6 +38,7 @@ def test_a_picture_shows_every_system_and_is_the_same_for_the_same_figures(tmp_p
     assert drawn[0].read_text() == drawn[1].read_text()
 
 
+@pytest.mark.thorough
 def test_a_bench_without_a_picture_gets_none(tmp_path: Path) -> None:
     pictures = pytest.importorskip("bench.pictures", reason="matplotlib is not installed")
 

@@ -90,6 +90,7 @@ def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_file_imports_itself_through_others():
     """Lazy imports and those for type checkers count too: they hide a cycle, they don't remove it."""
     imports = {module: {each for each in imported(module) if each in MODULES} - {module} for module in MODULES}
@@ -101,6 +102,7 @@ def test_a_cycle_is_found():
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
 
 
+@pytest.mark.thorough
 def test_no_class_name_is_in_two_files():
     places = defaultdict(set)
     for module, path in MODULES.items():
@@ -121,6 +123,7 @@ def test_a_folder_says_what_it_is_for_and_is_small(folder: Path):
     assert len(modules) <= MOST_MODULES
 
 
+@pytest.mark.thorough
 def test_no_encoder_writes_numbers_that_are_not_finite():
     """JSON has no words for them: what reads `Infinity` fails, or reads something else."""
     calls = [
@@ -160,6 +163,7 @@ def unknown_names(texts: dict[str, str], others: set[str]) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_names_in_docstrings_and_comments_exist():
     """Renaming a thing and not what is said of it sends readers to look for what is not there."""
     folders = [ROOT / folder for folder in ("supervisor", "worker", "tests", "bench", "examples", "man", "deploy")]

@@ -1,7 +1,7 @@
 """Holds the tiers of tests to what they claim: a test that starts a process is marked `integration`, a long one `slow`.
 
-`make quick` runs what has neither marker, so that everybody runs it after each edit. A test that starts a process
-without saying so fails here. One that takes over `QUICK_LIMIT_S` fails in `make quick` and `make check`
+`make quick` runs what has neither marker, nor `thorough`, so that everybody runs it after each edit. A test that starts
+a process without saying so fails here. One that takes over `QUICK_LIMIT_S` fails in `make quick` and `make check`
 (`--fail-long-tests`), where a person sees on which machine, and is listed at the end of every other run: how long a
 test takes says as much about the machine as about the test. Its time is wall time less the time for which its thread
 was ready to run and waited for a processor.

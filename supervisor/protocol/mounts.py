@@ -178,8 +178,9 @@ def mount_of(folder: Path) -> Mount | None:
         with contextlib.suppress(OSError, ValueError):  # no /proc, or an old kernel
             lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
             number = next((int(line.split()[1]) for line in lines if line.startswith("mnt_id:")), None)
-            text = MOUNTINFO.read_text(errors="surrogateescape")
-            return None if number is None else parse_mountinfo(text).get(number)
+            mounts = MOUNTINFO.read_text(errors="surrogateescape").splitlines()
+            line = next((line for line in mounts if line.startswith(f"{number} ")), "")
+            return next(iter(parse_mountinfo(line).values()), None)
     finally:
         os.close(descriptor)
     return None

@@ -241,6 +241,7 @@ def test_any_text_is_a_password_or_refused(text, form):
         assert repr(Secret(form + text)) == "Secret(…)"
 
 
+@pytest.mark.thorough
 def test_a_hashed_password_is_itself_and_no_other():
     hashed = hash_password("grün")
     secret = Secret(hashed)

@@ -27,6 +27,7 @@ def test_the_committed_copy_is_what_the_code_says():
     )
 
 
+@pytest.mark.thorough
 def test_api_description_is_valid_openapi():
     from openapi_spec_validator import validate  # takes half a second to import, for this test alone
 

@@ -134,6 +134,7 @@ def test_a_terminal_in_a_files_place_does_not_become_the_readers(read: str) -> N
     assert done.returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [durable.PIECE_BYTES - 1, durable.AHEAD_BYTES, durable.AHEAD_BYTES + 4097])
 def test_a_file_that_is_not_in_the_page_cache_has_the_same_hash(tmp_path: Path, size: int) -> None:
     content = os.urandom(size)

@@ -13,6 +13,7 @@ import sys
 import threading
 import xmlrpc.client
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,18 @@ class Side:
         text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
         text = re.sub(r"\bfile: \S+ line: \d+", "file: F line: N", text)
         return re.sub(r"^[1-9]\d*$", "N", text, flags=re.MULTILINE)
+
+
+def play(script: Script, *sides: Side) -> None:
+    """Runs the script on all sides at the same time: they mostly wait."""
+
+    def begin(side: Side) -> None:
+        with side:
+            script(side)
+
+    with ThreadPoolExecutor(len(sides)) as at_once:
+        for done in [at_once.submit(begin, side) for side in sides]:
+            done.result()
 
 
 def differing(where: str, stock: Outcome, ours: Outcome) -> list[tuple[str, Outcome, Outcome]]:

@@ -11,7 +11,6 @@ import base64
 import os
 import signal
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from pprint import pformat
@@ -22,7 +21,7 @@ import pytest
 from bench import peer
 from supervisor import __version__
 from tests.control.test_endpoints import free_port
-from tests.system.both import LOGIN, Script, Side, differing, our_ctl, our_daemon, stock_daemon
+from tests.system.both import LOGIN, Script, Side, differing, our_ctl, our_daemon, play, stock_daemon
 
 pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second
 
@@ -639,9 +638,7 @@ def test_clients_see_the_same_as_under_supervisor(script: Script, tmp_path: Path
         for name, command in commands.items()
     )
 
-    with ThreadPoolExecutor(3) as side_by_side:
-        for done in [side_by_side.submit(play, script, side) for side in (stock, ours, own)]:
-            done.result()
+    play(script, stock, ours, own)
 
     found = differences(stock, ours, stock.outcomes)
     assert found == intended(INTENDED, script), pformat(found, width=110)
@@ -672,8 +669,3 @@ def without_help(outcome: Any) -> Any:
 
 def intended(listed: dict[Script, list[Difference]], script: Script) -> list[tuple[str, Any, Any]]:
     return sorted(((each.where, each.stock, each.ours) for each in listed.get(script, [])), key=repr)
-
-
-def play(script: Script, side: Side) -> None:
-    with side:
-        script(side)

@@ -125,7 +125,7 @@ def test_the_next_daemon_comes_up_beside_a_process_that_does_not_answer(home: Pa
     (home / "run.py").write_bytes((CHILDREN / "memory_locked.py").read_bytes())
     with SilentMount(home.parent / "mount") as mount:
         command = f"/usr/bin/python3 {home}/run.py {mount.file}"
-        other = "[program:other]\ncommand=/bin/sleep 600\n"
+        other = "[program:other]\ncommand=/bin/sleep 600\nstartsecs=0\n"  # no start is to wait for a second
         with Daemon(home.parent, program(command, f"stdout_logfile={home}/log") + other) as daemon:
             daemon.until(lambda: (home / "log").exists() and (home / "log").read_text(), "its memory is locked")
             pid = daemon.status("other")["pid"]

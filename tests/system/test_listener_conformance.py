@@ -9,7 +9,7 @@ import pytest
 from bench import peer
 from tests.places import CHILDREN
 from tests.reading import records
-from tests.system.both import Side, our_daemon, stock_daemon
+from tests.system.both import Side, our_daemon, play, stock_daemon
 
 pytestmark = pytest.mark.slow  # may have to install Supervisor first
 
@@ -110,13 +110,14 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
     except peer.NotInstalled as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("listeners")
-    sides = []
     (folder / "talker.py").write_text(TALKER)
-    for name, command in (("stock", stock_daemon(stock)), ("ours", our_daemon())):
-        with Side(folder / name, command, (str(stock / "supervisorctl"),), PROGRAMS) as side:
-            script(side)
-        sides.append(side)
-    return tuple(sides)
+    client = (str(stock / "supervisorctl"),)
+    sides = tuple(
+        Side(folder / name, command, client, PROGRAMS)
+        for name, command in (("stock", stock_daemon(stock)), ("ours", our_daemon()))
+    )
+    play(script, *sides)
+    return sides
 
 
 @pytest.fixture(scope="module")

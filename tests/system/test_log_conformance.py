@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bench import peer
-from tests.system.both import Side, our_daemon, stock_daemon
+from tests.system.both import Side, our_daemon, play, stock_daemon
 
 PROGRAMS = """[supervisord]
 log_format=supervisor
@@ -63,12 +63,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]]
         stock = peer.binaries()
     except peer.NotInstalled as error:
         pytest.skip(str(error))
-    folder, sides = tmp_path_factory.mktemp("log"), []
-    for name, command in (("stock", stock_daemon(stock)), ("ours", our_daemon())):
-        with Side(folder / name, command, stock / "supervisorctl", PROGRAMS) as side:
-            script(side)
-        sides.append(lines(side))
-    return sides[0], sides[1]
+    folder, client = tmp_path_factory.mktemp("log"), (str(stock / "supervisorctl"),)
+    supervisors = Side(folder / "stock", stock_daemon(stock), client, PROGRAMS)
+    ours = Side(folder / "ours", our_daemon(), client, PROGRAMS)
+    play(script, supervisors, ours)
+    return lines(supervisors), lines(ours)
 
 
 @pytest.mark.slow

@@ -189,12 +189,18 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
 def assigned_values(function: Function | Loop, name: str) -> list[ast.expr]:
     """All expressions that a function, or a loop, assigns to a name; of one that stands in a tuple, its own entry, or
     all that is taken apart."""
-    values = []
-    for statement in statements(function.body):
-        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            values += [value for target in targets for value in _values_of_name(target, statement.value, name)]
-    return values
+    return [found for target, value in _assignments(function) for found in _values_of_name(target, value, name)]
+
+
+@functools.lru_cache(maxsize=256)
+def _assignments(function: Function | Loop) -> tuple[tuple[ast.expr, ast.expr], ...]:
+    """Each target that a function, or a loop, assigns a value to, and the value."""
+    return tuple(
+        (target, statement.value)
+        for statement in statements(function.body)
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) and statement.value is not None
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    )
 
 
 def _values_of_name(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr]:

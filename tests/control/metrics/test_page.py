@@ -265,6 +265,7 @@ def test_series_grow_with_programs_and_by_few_each():
     assert two - one <= 79
 
 
+@pytest.mark.thorough
 def test_a_thousand_programs_are_put_into_words_quickly():
     taken = whole_sample(1000)
 

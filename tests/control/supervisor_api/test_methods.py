@@ -86,6 +86,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(VALUES, max_size=3))
 def test_calls_of_the_standard_client_are_parsed(values: list[object]):
     body = xmlrpc.client.dumps(tuple(values), "supervisor.x")

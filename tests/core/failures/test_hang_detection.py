@@ -184,6 +184,7 @@ def test_learned_hang_limit_has_a_ceiling():
     assert detector.limit(LoopSection.STEP, 60.0) > 900.0 > detector.longest[LoopSection.STEP] / 2
 
 
+@pytest.mark.thorough
 def test_a_silence_that_never_comes_again_is_forgotten_and_one_that_does_is_not():
     once, again = HangDetector(section=LoopSection.STEP), HangDetector(section=LoopSection.STEP)
     for detector in (once, again):

@@ -8,6 +8,7 @@ leaves.
 from collections import deque
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -204,6 +205,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.thorough
 @cases(600)
 @given(events)
 def test_no_two_turns_train_at_once_and_all_ranks_train_while_there_are_nodes(history: list[tuple[str, int, int]]):

@@ -444,6 +444,7 @@ def test_without_nvml_the_kernels_list_is_enough_to_leave_a_gpu_out() -> None:
 # --- noise ---
 
 
+@pytest.mark.thorough
 def test_a_day_of_noise_on_healthy_gpus_does_nothing() -> None:
     """Corrected errors, 45s of kills, idle clocks and the power cap, memory that others hold: all of it each 15 s."""
     guard, seen = made(JOB), list[Decision]()

@@ -123,6 +123,7 @@ def standing(job: Job) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.thorough
 @cases(300, deadline=None)
 @given(st.lists(attempts(), min_size=1, max_size=12), st.sampled_from(OnOom))
 def test_a_daemon_that_came_back_decides_as_one_that_lived_on(story: list[dict], on_oom: OnOom):

@@ -64,6 +64,7 @@ def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
         assert ledger.attempts.history("digits")[0].checkpoints == count
 
 
+@pytest.mark.thorough
 def test_a_program_that_commits_without_end_grows_the_file_no_further(tmp_path: Path):
     """With the loop that once made 0.4 GB a minute; another program's records are all there."""
     path = tmp_path / "ledger.sqlite3"

@@ -175,6 +175,7 @@ def lose(path: Path, how: str) -> None:
             each.unlink(missing_ok=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.fuzz
 @cases(60, deadline=None)
 @example([Life((10,)), Life((20,), loses=("wanted.json", BACKUP))])

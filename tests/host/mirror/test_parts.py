@@ -78,6 +78,7 @@ def url(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [False, True])
 def test_commit_of_parts_that_is_cut_anywhere_leaves_the_one_before_or_a_whole_one(tmp_path: Path, after: bool) -> None:
     outcomes = set()

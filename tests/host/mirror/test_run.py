@@ -95,6 +95,7 @@ def made_store(url: str) -> str:
     return url
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [False, True])
 def test_upload_that_is_cut_anywhere_leaves_nothing_or_a_whole_checkpoint(tmp_path: Path, after: bool):
     outcomes = set()

@@ -72,10 +72,11 @@ CASES = {
         _preempt_azure,
     ),
 }
+NAMES = ["aws", *(pytest.param(name, marks=pytest.mark.thorough) for name in CASES if name != "aws")]
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", NAMES)
 async def test_fault_is_reported_and_a_later_notice_is_received(
     name: str, fault: Fault, server: MetadataServer, heard: Recorder
 ) -> None:
@@ -96,7 +97,7 @@ async def test_fault_is_reported_and_a_later_notice_is_received(
 
 
 @pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.NOT_FOUND])
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", NAMES)
 async def test_fault_withdraws_no_notice(name: str, fault: Fault, server: MetadataServer, heard: Recorder) -> None:
     case = CASES[name]
     await case.take_away(server)

@@ -68,6 +68,7 @@ WAYS: dict[str, Callable[[], Write]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 @cases(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=some.lists(some.tuples(SIZES, some.booleans()), max_size=5))

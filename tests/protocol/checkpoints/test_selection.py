@@ -457,6 +457,7 @@ def test_hostile_state_gives_no_position(tmp_path: Path, content: bytes) -> None
     assert checkpoints.read_data_position(tmp_path) is None
 
 
+@pytest.mark.thorough
 def test_many_quarantined_make_a_short_error(tmp_path: Path) -> None:
     for step in range(5000):
         (tmp_path / layout.QUARANTINE / str(CheckpointName(step, 1))).mkdir(parents=True)

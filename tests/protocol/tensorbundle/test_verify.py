@@ -93,6 +93,7 @@ def test_each_damage_is_named(damage: Damage, words: str, act: Callable[[Path], 
     assert refused.value.damage is damage
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["manager/ckpt-3", "saver/model.ckpt-100", "kinds/ckpt", "sharded/ckpt"])
 def test_no_flipped_bit_of_any_data_file_passes(name: str, tmp_path: Path) -> None:
     prefix = tmp_path / name

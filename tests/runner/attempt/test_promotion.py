@@ -15,6 +15,7 @@ from supervisor.config import load_config
 from supervisor.control.commands.descriptions import full_description
 from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.program.facts import State
+from supervisor.core.standby import machine
 from supervisor.host.processes import marks
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.runner.attempt.services import Services
@@ -161,8 +162,10 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
     await until(runner, lambda: not left(services))
 
 
-@pytest.mark.slow  # one that nobody asked for is prepared after ten seconds
-async def test_none_is_prepared_where_memory_is_short_and_status_says_so(tmp_path: Path, services: Services):
+async def test_none_is_prepared_where_memory_is_short_and_status_says_so(
+    tmp_path: Path, services: Services, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine, "AUTO_SETTLE_S", 0.1)
     services = replace(services, available_memory=lambda: (1200 << 20, 16 << 30))
     programs, runner = await begun(tmp_path, services, "standby=auto")
 

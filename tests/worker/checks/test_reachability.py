@@ -33,6 +33,7 @@ def test_names_of_the_module_are_those_that_dis_shows(module: types.ModuleType) 
     assert global_names(code) == names_by_dis(code)
 
 
+@pytest.mark.thorough
 def test_a_module_with_more_names_than_a_byte_counts_has_them_all() -> None:
     code = compile("\n".join(f"name_{number}" for number in range(70_000)), "module.py", "exec")
 

@@ -161,19 +161,23 @@ EXACT: list[Script] = [
 ]  # fmt: skip
 
 
+FOR_EVERY_EDIT = (permutations_in_epochs, batches_and_one_step_behind, stopped_early, code_behind_the_step)
 ALTERNATELY, EACH = ("1 steps", "2 steps"), (("1 steps",), ("2 steps",))
 
 
-@pytest.mark.parametrize(
-    "intervals",
-    [ALTERNATELY, *(pytest.param(interval, marks=pytest.mark.nightly) for interval in EACH)],
-    ids=["alternately", "1", "2"],
-)
-@pytest.mark.parametrize("script", EXACT)
+def of_each_kind(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs a test with each of the loops that are exact, and with intervals of saves."""
+    scripts = [pytest.param(script, marks=() if script in FOR_EVERY_EDIT else pytest.mark.thorough) for script in EXACT]
+    intervals = [ALTERNATELY, *(pytest.param(interval, marks=pytest.mark.nightly) for interval in EACH)]
+    with_intervals = pytest.mark.parametrize("intervals", intervals, ids=["alternately", "1", "2"])
+    return with_intervals(pytest.mark.parametrize("script", scripts)(test))
+
+
+@of_each_kind
 def test_death_at_any_moment_changes_nothing(
     script: Script, intervals: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of saves: each moment has one of the intervals."""
+    """Each moment has one of the intervals."""
     *expected, moments = train(script, tmp_path / "undisturbed", interval=intervals[-1])
 
     for moment in range(1, moments + 1, 10 if QUICK else 1):
@@ -181,12 +185,22 @@ def test_death_at_any_moment_changes_nothing(
         assert train_with_deaths(script, tmp_path / str(moment), [moment], interval=interval) == tuple(expected), (
             f"died at moment {moment}"
         )
+    assert "cannot resume exactly" not in capfd.readouterr().err
+
+
+@of_each_kind
+def test_many_deaths_and_a_start_behind_the_end_change_nothing(
+    script: Script, intervals: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    *expected, _ = train(script, tmp_path / "undisturbed", interval=intervals[-1])
+
     often = train_with_deaths(script, tmp_path / "often", [3] * (5 if QUICK else 40), interval=intervals[0])
     again = train_with_deaths(script, tmp_path / "undisturbed", [], interval=intervals[-1])
     assert (often, again) == (tuple(expected), tuple(expected)), "a complete training does not go on"
     assert "cannot resume exactly" not in capfd.readouterr().err
 
 
+@pytest.mark.thorough
 def test_code_behind_a_step_and_a_break_belong_to_it(tmp_path: Path) -> None:
     *expected, moments = train(code_behind_the_step_and_a_break, tmp_path / "undisturbed")
 

@@ -77,6 +77,7 @@ def test_one_that_is_too_large_for_memory_stays_on_the_disk(directory: Path) -> 
     assert (page_cache.cached_bytes(before), page_cache.cached_bytes(large)) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_reading_stops_when_the_run_ends(directory: Path) -> None:
     data = commit(directory, "step", 64 << 20)  # takes 0.3 s
     cached = CachedCheckpoint(directory, None)

@@ -314,25 +314,32 @@ def train(script: Script, folder: Path, dies_at: int) -> list[float]:
     return history.done
 
 
+CASES: list[tuple[Script, str | None]] = [
+    (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.value"), (argument_from_the_state, "rate"),
+    (member_of_an_enumeration, "phase"), (truth_of_numpy, "is_late"), (none_or_a_number, "limit"),
+    (filled_by_the_first_step_with_what_comes_again, None),
+    (filled_by_the_first_step_with_its_number, "RATE.value"), (text_that_a_start_finds, None),
+    (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
+    (object_that_a_function_is_called_with, None), (made_before_the_loops, "rate (before the loops)"),
+    (attribute_set_before_the_loops, "RATE.value (test_head_values.py"), (made_at_the_first_start, None),
+    (the_same_at_each_start, None), (rate_that_begins_with_the_start, "begun (before the loops)"),
+    (rate_chosen_by_the_start, "begun (before the loops)"),
+    (steps_from_the_start_that_are_given, "begun (before the loops)"),
+    (rate_of_a_closure, "begun (before the loops)"), (entry_chosen_by_the_start, "begun (before the loops)"),
+    (attribute_of_the_start, "WARM.begun (test_head_values.py"), (attribute_of_the_start_that_is_shown, None),
+    (counts_from_the_start_that_are_shown, None), (speed_that_decides, None), (numbers_from_the_start, None),
+    (numbers_that_the_start_is_added_to, None),
+]  # fmt: skip
+FOR_EVERY_EDIT = (
+    copy_of_the_state, argument_from_the_state, made_before_the_loops, rate_of_a_closure, kept_in_the_state_of_the_run,
+    counts_from_the_start_that_are_shown,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("script", "name"),
-    [
-        (copy_of_the_state, "anchor"), (attribute_from_the_state, "RATE.value"), (argument_from_the_state, "rate"),
-        (member_of_an_enumeration, "phase"), (truth_of_numpy, "is_late"), (none_or_a_number, "limit"),
-        (filled_by_the_first_step_with_what_comes_again, None),
-        (filled_by_the_first_step_with_its_number, "RATE.value"), (text_that_a_start_finds, None),
-        (kept_in_the_state_of_the_run, None), (from_the_numbers_of_the_loop, None), (read_by_the_head_alone, None),
-        (object_that_a_function_is_called_with, None), (made_before_the_loops, "rate (before the loops)"),
-        (attribute_set_before_the_loops, "RATE.value (test_head_values.py"), (made_at_the_first_start, None),
-        (the_same_at_each_start, None), (rate_that_begins_with_the_start, "begun (before the loops)"),
-        (rate_chosen_by_the_start, "begun (before the loops)"),
-        (steps_from_the_start_that_are_given, "begun (before the loops)"),
-        (rate_of_a_closure, "begun (before the loops)"), (entry_chosen_by_the_start, "begun (before the loops)"),
-        (attribute_of_the_start, "WARM.begun (test_head_values.py"), (attribute_of_the_start_that_is_shown, None),
-        (counts_from_the_start_that_are_shown, None), (speed_that_decides, None), (numbers_from_the_start, None),
-        (numbers_that_the_start_is_added_to, None),
-    ],
-)  # fmt: skip
+    [pytest.param(*case, marks=() if case[0] in FOR_EVERY_EDIT else pytest.mark.thorough) for case in CASES],
+)
 def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
     script: Script, name: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

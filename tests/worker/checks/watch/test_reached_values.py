@@ -97,6 +97,7 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", LARGE)
 def test_a_look_takes_little_memory_however_much_a_script_holds(kind: str) -> None:
     large = LARGE[kind]()
@@ -125,6 +126,7 @@ def test_no_entry_is_asked_for_that_a_container_computes(kind: type) -> None:
     assert "data" in reached(("data", entries))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["bytearray", "bytes", "text"])
 def test_a_change_at_an_end_of_a_long_text_is_seen(kind: str) -> None:
     text = LARGE[kind]()

@@ -249,6 +249,7 @@ def test_data_frame_that_changes_is_named(change: Callable[[Any], None]) -> None
     assert run.named == ["log"]
 
 
+@pytest.mark.thorough
 def test_model_of_a_package_that_learns_batch_by_batch_is_named() -> None:
     from sklearn.linear_model import SGDClassifier  # takes a second, which collecting the tests need not
 

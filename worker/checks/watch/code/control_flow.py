@@ -43,6 +43,7 @@ class ControlFlow:
 
     def __init__(self, code: types.CodeType) -> None:
         self.instructions: list[dis.Instruction] = []
+        self._followed: dict[int | None, Mapping[Node, tuple[Node, ...]]] = {}
         self._index: dict[int, int] = {}  # by offset; a jump may lead to the prefix of an instruction
         for instruction in dis.get_instructions(code):
             self._index[instruction.offset] = len(self.instructions)
@@ -85,21 +86,31 @@ class ControlFlow:
                     uses[number] |= bits[name] & ~kills[number]
                 else:
                     kills[number] |= bits[name]
-        nodes = [(number, again) for number in range(len(accesses) - 1, -1, -1) for again in (False, True)]
-        following = {node: tuple(self.following(*node, around)) for node in nodes}
-        live = dict.fromkeys(nodes, 0)
+        following = self._all_following(around)
+        live = dict.fromkeys(following, 0)
         changed = True
         while changed:
             changed = False
-            for node in nodes:
+            for node, after in following.items():
                 behind = 0
-                for later in following[node]:
+                for later in after:
                     behind |= live[later]
                 now = uses[node[0]] | (behind & ~kills[node[0]])
                 if now != live[node]:
                     live[node] = now
                     changed = True
         return LiveNames(bits, live)
+
+    def _all_following(self, around: int | None) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that may follow each node, from the end to the beginning of the code."""
+        if around not in self._followed:
+            numbers = range(len(self.instructions) - 1, -1, -1)
+            self._followed[around] = {
+                (number, again): tuple(self.following(number, again, around))
+                for number in numbers
+                for again in (False, True)
+            }
+        return self._followed[around]
 
     def loops_around(self, index: int) -> list[Loop]:
         """Those around an instruction, outermost first."""

@@ -5,9 +5,11 @@ Imports no framework.
 
 import ast
 import contextlib
+import itertools
+import operator
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +126,10 @@ def is_held_outside(frames: Sequence[LoopFrame], value: Any) -> bool:
         is_last = number == len(frames) - 1
         names = {**frame.frame.f_globals, **(frame.frame.f_locals if is_last else {})}
         for name, holder in names.items():
-            if name not in frame.made_in_loops and (holder is value or any(part is value for part in _held_by(holder))):
+            if name not in frame.made_in_loops and (holder is value or _holds(holder, value)):
                 return True
         for name in () if is_last else _parameters(frame) & frame.frame.f_locals.keys():
-            if any(part is value for part in _held_by(frame.frame.f_locals[name])):
+            if _holds(frame.frame.f_locals[name], value):
                 return True
     return False
 
@@ -137,11 +139,15 @@ def _parameters(frame: LoopFrame) -> frozenset[str]:
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def _held_by(holder: Any) -> Iterable[Any]:
-    if type(holder) in (list, tuple):
-        return first_entries(holder)
-    held = holder if type(holder) is dict else getattr(holder, "__dict__", None)
-    return first_entries(held.values()) if type(held) is dict else ()
+def _holds(holder: Any, value: Any) -> bool:
+    """Whether a value is an attribute or an entry of another one."""
+    held: Any = holder if type(holder) in (list, tuple, dict) else getattr(holder, "__dict__", None)
+    if type(held) is dict:
+        held = held.values()
+    elif type(held) not in (list, tuple):
+        return False
+    # a module has many: no line of Python for each
+    return any(map(operator.is_, first_entries(held), itertools.repeat(value)))
 
 
 def is_replaced(name: str, value: Any, frame: LoopFrame) -> bool:

@@ -12,6 +12,7 @@ Keys = frozenset[str | None]
 """Names of entries; None: which ones is not known."""
 
 
+@functools.lru_cache(maxsize=256)
 def names_put_into_state(function: loop_source.Function | None) -> Mapping[str, Keys]:
     """Names whose value a statement of the function puts into `run.state`, with the entries that get it.
 
