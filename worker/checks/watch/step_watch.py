@@ -83,9 +83,8 @@ class StepWatch:
         self._before: dict[str, Reached] = {}
         self._of_classes_before: dict[str, Reached] = {}
         self._objects = ReplacedObjects()
-        self._lists_made: list[
-            Any
-        ] = []  # by a pass or a call, at the last look; alive, so that no other has its id now
+        # by a pass or a call, at the last look; alive, so that no other has its id now
+        self._lists_made: list[Any] = []
         self._arrays_made: dict[str, weakref.ref[Any]] = {}  # the same; too large to be kept alive
         self._epoch: int | None = None  # of the last look
         self._codes: set[types.CodeType] = set()
