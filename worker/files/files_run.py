@@ -278,7 +278,7 @@ class FilesRun(RunBase):
 
         The program's own state is in its files; nobody but the program knows whether all of it.
         """
-        return find_unsaved_generators(roots, (*self._own_generators, *self.state.held().values()), self._leave_out), ()
+        return find_unsaved_generators(roots, (*self._own_generators, *self.state.generators()), self._leave_out), ()
 
     def _restore(self, path: Path) -> LastCheckpoint | None:
         """Restores from a stepkeeper checkpoint's folder, which it returns, or from the prefix of another program's."""
