@@ -72,8 +72,8 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
             f"worker.Run, as in optimizer.build(model.trainable_variables)"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
-    for optimizer in waiting:
-        with scope:
+    with scope:
+        for optimizer in waiting:
             optimizer.build(_trained_by(optimizer, waiting, models))
     extra_state.create_global_seed(strategy)
 

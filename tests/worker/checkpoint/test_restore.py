@@ -411,9 +411,11 @@ def test_optimizer_that_a_model_was_compiled_with_trains_that_model() -> None:
     def layered(*layers: tf.keras.layers.Layer) -> tf.keras.Model:
         return tf.keras.Sequential([tf.keras.Input((2,)), *layers])
 
-    model, own = layered(tf.keras.layers.Dense(1)), tf.keras.optimizers.SGD(momentum=0.9)
-    model.compile()
-    build_variables(tf.train.Checkpoint(model=model, optimizer=own), None)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        model, own = layered(tf.keras.layers.Dense(1)), tf.keras.optimizers.SGD(momentum=0.9)
+        model.compile()
+    build_variables(tf.train.Checkpoint(model=model, optimizer=own), strategy)
     assert own.built
     assert model.optimizer.built
 
