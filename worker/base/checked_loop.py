@@ -123,7 +123,7 @@ class CheckedLoop(IndexLoops):
     def _note_head_values(self) -> None:
         """Has checkpoints know what the head of this epoch has made."""
         if self._body is not None and self._body.epoch == self._position.epoch:
-            made = self._loop_checks.made_in_head
+            made = self._loop_checks.made_in_head(self._body.epoch)
             if made != self._body.made:
                 self._body = replace(self._body, made=dict(made))
 

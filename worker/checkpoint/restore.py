@@ -61,20 +61,35 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     optimizers = outermost(extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer))
     waiting = [optimizer for optimizer in optimizers if not optimizer.built]
     outer = outermost(models)
-    if waiting and (len(outer) != 1 or len(waiting) != 1):
-        names = " and ".join(repr(optimizer.name) for optimizer in waiting)
-        each = "" if len(waiting) == 1 else " of each"
+    unclear = [optimizer for optimizer in waiting if _trained_by(optimizer, waiting, models) is None]
+    if unclear:
+        names = " and ".join(repr(optimizer.name) for optimizer in unclear)
+        each = "" if len(unclear) == 1 else " of each"
         raise ValueError(
-            f"cannot find out which variables {names} {'trains' if len(waiting) == 1 else 'train'}: the "
+            f"cannot find out which variables {names} {'trains' if len(unclear) == 1 else 'train'}: the "
             f"tf.train.Checkpoint tracks {counted(len(outer), 'Keras model')} and "
             f"{counted(len(waiting), 'optimizer')} without variables; call build{each} with what it trains before "
             f"worker.Run, as in optimizer.build(model.trainable_variables)"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
-    for optimizer in waiting:
-        with scope:
-            optimizer.build(outer[0].trainable_variables)
+    with scope:
+        for optimizer in waiting:
+            optimizer.build(_trained_by(optimizer, waiting, models))
     extra_state.create_global_seed(strategy)
+
+
+def _trained_by(optimizer: Any, waiting: list[Any], models: list[tf.keras.Model]) -> list[Any] | None:
+    """The variables that an optimizer trains, one of those `waiting` for theirs; None if that is unclear.
+
+    They are those of the model that was compiled with it, unless that is frozen now, as a GAN's discriminator is; of
+    one that no model was compiled with, those of the only model.
+    """
+    compiled = {id(model.optimizer): model for model in reversed(models) if getattr(model, "optimizer", None)}
+    others = [item for item in waiting if id(item) not in compiled]
+    outer = outermost(models)
+    if id(optimizer) in compiled:
+        return list(compiled[id(optimizer)].trainable_variables) or None
+    return list(outer[0].trainable_variables) if len(outer) == len(others) == 1 else None
 
 
 def has_variables(model: tf.keras.Model) -> bool:

@@ -236,10 +236,9 @@ class LoopChecks:
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             return [], [_failed_comparison(error)]
 
-    @property
-    def made_in_head(self) -> Mapping[str, int]:
-        """Digests of what the head of the present epoch has made for its batches, by name."""
-        return {} if self._watch is None else self._watch.made_in_head
+    def made_in_head(self, epoch: int) -> Mapping[str, int]:
+        """As `StepWatch.made_in_head`."""
+        return {} if self._watch is None else self._watch.made_in_head(epoch)
 
     @property
     def set_once(self) -> dict[str, int] | None:

@@ -40,6 +40,9 @@ def loop_to_write(loop: Loop, frame: ScriptFrame, run: Any, method: str, value: 
     if isinstance(loop.target, ast.Tuple):
         target = target[1:-1]
     ranges = [call for call in calls(loop.iter) if name_of_call(call) in RANGES and call.args]
+    is_number = isinstance(loop.target, ast.Name) and (ranges or name_of_iterated(loop) in ENDLESS)
+    if method == "epochs" and not is_number:
+        return _numbered_line(loop, f"{name}.epochs", value)
     if method == "epochs":
         return f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
     if method == "batch":
@@ -55,6 +58,27 @@ def loop_to_write(loop: Loop, frame: ScriptFrame, run: Any, method: str, value: 
     if is_order or (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
         return f"for {target} in {name}.order({ast.unparse(loop.iter)}):"
     return f"for {target} in {name}.batches(data):" if hasattr(run, "batches") else f"for i in {name}.range(n):"
+
+
+def _numbered_line(loop: ast.For | ast.AsyncFor, numbers: str, value: Any) -> str:
+    """A loop over the numbers of what a loop of the script runs over, which takes from it by number. `numbers`: what
+    yields them; `value`: what the loop runs over, if it is known."""
+    target, iterated, number = loop.target, loop.iter, "number"
+    if isinstance(target, ast.Tuple) and name_of_iterated(loop) == "enumerate" and len(target.elts) == 2:
+        (first, target), iterated = target.elts, iterated.args[0]  # type: ignore[attr-defined]
+        number, value = ast.unparse(first), None
+    items = ast.unparse(iterated)
+    can_be_taken_from = isinstance(iterated, ast.Name | ast.Attribute | ast.Subscript | ast.List | ast.Tuple)
+    if not can_be_taken_from or not (value is None or hasattr(value, "__getitem__")):
+        items = f"list({items})"
+    taken = ast.unparse(target)
+    taken = taken[1:-1] if isinstance(target, ast.Tuple) else taken
+    return f"for {number} in {numbers}(len({items})): {taken} = {items}[{number}]"
+
+
+def name_of_iterated(loop: ast.For | ast.AsyncFor) -> str:
+    """The name of the function whose result a loop runs over, such as `zip`; empty if it is none."""
+    return name_of_call(loop.iter) if isinstance(loop.iter, ast.Call) and loop.iter.args else ""
 
 
 def calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -282,7 +282,7 @@ class FilesRun(RunBase):
         kept = Kept()
         self._keep(kept)
         written = [value for value in kept.alive if isinstance(value, GENERATORS)]
-        saved = (*self._own_generators, *self.state.held().values(), *written)
+        saved = (*self._own_generators, *self.state.generators(), *written)
         return find_unsaved_generators(roots, saved, self._leave_out), ()
 
     def _restore(self, path: Path) -> LastCheckpoint | None:

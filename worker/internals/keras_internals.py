@@ -55,6 +55,11 @@ def strategy_of(model: Any) -> tf.distribute.Strategy | None:
     return getattr(model, "_distribute_strategy", None)
 
 
+def can_be_called(model: Any) -> bool:
+    """Whether a model has a `call`, and not only a train step."""
+    return type(model).call is not tf.keras.Model.call
+
+
 def has_built_metrics(model: Any) -> bool:
     """Whether the metrics and the loss of a compiled model have their variables."""
     parts = [getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss")]

@@ -264,9 +264,11 @@ def _explained_errors() -> Iterator[None]:
 def _build(model: Any, spec: Any, metrics: bool) -> None:
     """Creates what Keras would create at the first step, or before it under a strategy, from the spec of a batch.
 
-    With `metrics` also without a strategy, so that their saved values can be restored.
+    With `metrics` also without a strategy, so that their saved values can be restored; but not for a model without
+    `call`, which has a train step of its own: Keras can't build its loss, and trains without.
     """
-    needed = metrics or keras_internals.strategy_of(model) is not None
+    has_strategy = keras_internals.strategy_of(model) is not None
+    needed = has_strategy or (metrics and keras_internals.can_be_called(model))
     if needed and not keras_internals.has_built_metrics(model):
         with model.distribute_strategy.scope():
             build_symbolically(model, spec)

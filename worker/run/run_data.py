@@ -44,6 +44,7 @@ class RunData:
     def restore_passes(self, saved: Mapping[str, Any]) -> None:
         """Goes on with the passes of a checkpoint."""
         self.passes = PassLog(saved, self._digest_generators)
+        self.passes.put_back_seeds()
 
     def read_left_out(self, directory: Path) -> None:
         """Reads which batches were left out before; a restart leaves them out too, to train on the same data.

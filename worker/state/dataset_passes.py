@@ -42,6 +42,7 @@ class PassLog:
         """The data of the epoch that was at its end when training went on, which were not read again, in words."""
         self.described_before: Mapping[str, Any] = self._saved.pop("data", {})
         """What it read when the restored checkpoint was written."""
+        self._seeds = self._saved.pop("seeds", None)
         self._digest = digest
         self._epoch: int | None = None
         self._parts: list[RandomPart] = []
@@ -56,6 +57,12 @@ class PassLog:
         self._rng: Any = None
         self._late_rng: Any = None
 
+    def put_back_seeds(self) -> None:
+        """Goes on in TensorFlow's sequence of seeds where a training was that had read no dataset through its run: the
+        datasets that its steps make have the orders that they would have had."""
+        if self._seeds is not None and seed_sequence() is not None:
+            write_generator(seed_sequence(), self._seeds)
+
     @property
     def last_described(self) -> Mapping[str, Any]:
         """What was read last, in this process or before it."""
@@ -69,7 +76,7 @@ class PassLog:
         """
         self._makes = True
         rng = self._saved.get("rng")
-        if rng is not None and seed_sequence() is not None:
+        if rng is not None and rng["opened"] is not None and seed_sequence() is not None:
             resumes = self._saved["epoch"] == epoch
             write_generator(seed_sequence(), rng["opened" if resumes else "now"])
             self._late_rng = rng["now"] if resumes else None
@@ -123,6 +130,8 @@ class PassLog:
         for key in keyed:
             self._left.pop(key, None)
         saved, self._saved = self._saved, {}
+        if saved.get("rng") is not None and not self._makes and seed_sequence() is not None:
+            self._late_rng = saved["rng"]["now"]  # for the datasets that steps make; the script has made this one
         parts = saved.get("parts") or {}
         if parts and keyed.keys().isdisjoint(parts):
             self._others |= {key: [counts[1], *counts[1:]] for key, counts in parts.items()}
@@ -166,12 +175,15 @@ class PassLog:
         """What a checkpoint has to hold."""
         data = dict(self.last_described)
         if self._epoch is None:
+            if not (self._saved or self._others):
+                return {"seeds": _read_seed_sequence(), "data": data}
             return {**self._saved, **({"others": self._others} if self._others else {}), "data": data}
         parts = {}
         for number, part in enumerate(self._parts):
             key = _key(number, part)
             parts[key] = [self._opened[number], part.starts, *([self._filled[key]] if key in self._filled else [])]
-        rng = None if self._rng is None else {"opened": self._rng, "now": _read_seed_sequence()}
+        now = _read_seed_sequence()
+        rng = None if now is None else {"opened": self._rng, "now": now}
         others = dict(self._others)
         for key, part in self._left.items():
             others[key] = [part.starts, part.starts, *([self._filled[key]] if key in self._filled else [])]

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from worker.state.plain_values import NotSaveable, Places, SavedValue, require_initial
+from worker.state.random_generators import GENERATORS
 from worker.state.value_restorer import NotRestorable, RestoredPlaces, ValueRestorer
 
 FILE = "loop_state.npz"
@@ -111,6 +112,10 @@ class RunState(MutableMapping[str, Any]):
         """By name, what gives and takes the state of each value that is an object."""
         keepers = {name: self._keeper_of(value) for name, value in list(self._values.items())}
         return {name: keeper for name, keeper in sorted(keepers.items()) if keeper is not None}
+
+    def generators(self) -> list[Any]:
+        """The random generators that are committed: values, also in containers, and in what objects give as theirs."""
+        return [*_generators_in([*self._values.values(), *(keeper.state_dict() for keeper in self.keepers().values())])]
 
     def check(self) -> None:
         """Raises TypeError, naming the value, if a value can't be saved."""
@@ -220,6 +225,14 @@ class RunState(MutableMapping[str, Any]):
             elif name not in self._saved_objects:
                 saved = SavedValue(value, places)
                 self._values[name] = ValueRestorer(saved.arrays, restored).restore_under_name(saved.json, present)
+
+
+def _generators_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, GENERATORS):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from _generators_in(entry)
 
 
 def _check_can_come_back(name: str, value: Any) -> None:

@@ -170,14 +170,19 @@ class DrawnPlan:
             self.set_epoch(epoch)
 
     def _drawn_once(self, place: tuple[int, ...]) -> list[Any]:
+        if _length_of(self.sampler) > MAX_DRAWN:  # known without a minute of drawing
+            raise self._too_long()
         with seeded_by(place):
             drawn = [_copied(item) for item in itertools.islice(iter(self.sampler), MAX_DRAWN + 1)]
         if len(drawn) > MAX_DRAWN:
-            raise TypeError(
-                f"cannot use a {type(self.sampler).__name__} that yields more than {MAX_DRAWN} indices in an epoch: "
-                f"the order of an epoch is drawn before its first batch; limit its length"
-            )
+            raise self._too_long()
         return drawn
+
+    def _too_long(self) -> TypeError:
+        return TypeError(
+            f"cannot use a {type(self.sampler).__name__} that yields more than {MAX_DRAWN} indices in an epoch: "
+            f"the order of an epoch is drawn before its first batch; limit its length"
+        )
 
     def _captured(self, unchanged: Mapping[str, bytes]) -> SavedSampler:
         try:
@@ -192,6 +197,14 @@ class DrawnPlan:
             SamplerRestorer.restore(state, self.sampler)
         except NotRestorable as error:
             raise TypeError(f"cannot restore the state of a {type(self.sampler).__name__}: {error}") from error
+
+
+def _length_of(sampler: Any) -> int:
+    """How much a sampler yields, as it says itself; 0 if it does not say."""
+    try:
+        return len(sampler)
+    except Exception:  # noqa: BLE001 - the script's code may raise anything where it has no length
+        return 0
 
 
 def _copied(indices: Any) -> Any:

@@ -202,7 +202,7 @@ class Run(FilesRun):
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
-        generators = (*saved.generators.values(), *self._own_generators)
+        generators = (*saved.generators.values(), *self._own_generators, *self.state.generators())
         kept = {f"state {name}": value for name, value in self.state.held().items()}
         plan = self._plan
         known = () if plan is None else (self._loader, *plan.kept)
@@ -211,5 +211,5 @@ class Run(FilesRun):
             return missing, find_unread_loaders(roots)
         if any(plan.dataset is part for part in plan.kept):
             return missing, ()
-        known_generators = (*generators, *self.state.held().values(), *self._leave_out)
+        known_generators = (*generators, *self._leave_out)
         return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)

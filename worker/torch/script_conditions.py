@@ -26,7 +26,7 @@ def read_conditions(parts: Mapping[str, Any], generators: Mapping[str, torch.Gen
                     yield from _settings(kept, f"{name}.param_groups[{number}]", is_dict=True)
             elif isinstance(part, torch.optim.lr_scheduler.LRScheduler):
                 yield from _settings(part.state_dict(), name)
-            elif isinstance(part, torch.amp.GradScaler):
+            elif isinstance(part, torch.amp.GradScaler) and part.is_enabled():  # else it has no factors
                 for key in ("growth_factor", "backoff_factor", "growth_interval"):
                     value = plain(getattr(part, f"get_{key}")())
                     yield f"{name}.{key}", Condition(value, Kind.RESTORED, f"{name}.set_{key}({value!r})")

@@ -405,3 +405,30 @@ def test_model_of_which_build_has_made_no_variables_is_refused_and_one_with_an_u
     model(np.zeros((1, 3), "float32"))
     build_variables(tracked, None)
     assert optimizer.built
+
+
+def test_optimizer_that_a_model_was_compiled_with_trains_that_model() -> None:
+    def layered(*layers: tf.keras.layers.Layer) -> tf.keras.Model:
+        return tf.keras.Sequential([tf.keras.Input((2,)), *layers])
+
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        model, own = layered(tf.keras.layers.Dense(1)), tf.keras.optimizers.SGD(momentum=0.9)
+        model.compile()
+    build_variables(tf.train.Checkpoint(model=model, optimizer=own), strategy)
+    assert own.built
+    assert model.optimizer.built
+
+    generator, discriminator = layered(tf.keras.layers.Dense(2)), layered(tf.keras.layers.Dense(1))
+    discriminator.compile(tf.keras.optimizers.Adam(name="critics"))
+    discriminator.trainable = False
+    combined = layered(generator, discriminator)
+    combined.compile("adam")
+    tracked = tf.train.Checkpoint(discriminator=discriminator, combined=combined)
+    with pytest.raises(ValueError, match="cannot find out which variables 'critics' trains"):
+        build_variables(tracked, None)
+
+    discriminator.trainable = True
+    build_variables(tracked, None)
+
+    assert len(discriminator.optimizer.variables) == 2 + 2 * 2

@@ -354,6 +354,26 @@ def episodes(run: FilesRun) -> None:
             run.step_done()
 
 
+def stages(run: FilesRun) -> None:
+    rates = [0.1, 0.2]
+    for _rate in rates:
+        for _step in range(2):
+            run.step_done()
+
+
+def numbered_stages(run: FilesRun) -> None:
+    trainer = SimpleNamespace(layers=[0.1, 0.2])
+    for _number, _layer in enumerate(trainer.layers):
+        for _step in range(2):
+            run.step_done()
+
+
+def pairs_of_stages(run: FilesRun) -> None:
+    for _rate, _size in zip([0.1, 0.2], range(2), strict=True):
+        for _step in range(2):
+            run.step_done()
+
+
 def from_zero_in_a_function(run: FilesRun) -> None:
     def train() -> None:
         for _ in range(4):
@@ -406,6 +426,15 @@ def numbered(run: FilesRun) -> None:
         ),
         (own_list, ["for _entry in run.order(entries):"]),
         (episodes, ["for _step in run.range(2):", "for _episode in run.epochs(2):"]),
+        (stages, ["for number in run.epochs(len(rates)): _rate = rates[number]"]),
+        (numbered_stages, ["for _number in run.epochs(len(trainer.layers)): _layer = trainer.layers[_number]"]),
+        (
+            pairs_of_stages,
+            [
+                "for number in run.epochs(len(list(zip([0.1, 0.2], range(2), strict=True)))): _rate, _size = "
+                "list(zip([0.1, 0.2], range(2), strict=True))[number]"
+            ],
+        ),
         (from_zero_in_a_function, ["for _ in run.range(4):"]),
         (in_an_object, ["for _ in run.range(4):"]),
         (by_next, ["for _step in range(run.batch, 2):"]),

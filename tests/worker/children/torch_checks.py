@@ -107,6 +107,16 @@ class Endless(Sampler):  # type: ignore[type-arg]
         return itertools.cycle(range(22))
 
 
+class Huge(Sampler):  # type: ignore[type-arg]
+    """More indices than are ever drawn."""
+
+    def __len__(self) -> int:
+        return 10**10
+
+    def __iter__(self) -> Any:
+        raise AssertionError("drawn although its length says enough")
+
+
 class Unrepeatable(Sampler):  # type: ignore[type-arg]
     """An order that depends on the system's random numbers."""
 
@@ -139,6 +149,7 @@ def refused_loaders() -> Any:
     run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c")
     cases: dict[str, Any] = {
         "endless": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=Endless())),
+        "huge": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=Huge())),
         "unrepeatable": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=Unrepeatable())),
         "stream": lambda: run.batches(DataLoader(Queue(), batch_size=2)),
         "generator": lambda: run.batches(iter([1, 2])),

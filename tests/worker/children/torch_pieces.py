@@ -292,9 +292,40 @@ def refused() -> Any:
             run.step_done()
 
 
+def scaler_off() -> Any:
+    """A training with a scaler that is switched off, as scripts make it for `float32`; resumed once."""
+    steps = []
+    for until in (2, 4):
+        model = nn.Linear(1, 1)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        run = stepkeeper.Run(
+            model=model, scaler=scaler, directory=FOLDER / "off", total_steps=until, interval="1 steps"
+        )
+        with run:
+            while not run.reached:
+                steps.append(run.step)
+                run.step_done()
+    return steps
+
+
 if __name__ == "__main__":
     pieces = {
         each.__name__: each
-        for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, named, late, grown, finite, refused)
+        for each in (
+            batches,
+            loaders,
+            conditions,
+            copies,
+            full,
+            odd,
+            fewer,
+            plain,
+            named,
+            late,
+            grown,
+            finite,
+            refused,
+            scaler_off,
+        )
     }
     print(json.dumps(pieces[PIECE]()))

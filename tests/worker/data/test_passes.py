@@ -1,5 +1,6 @@
 """The order of a shuffled dataset comes back in every pass, however the dataset is built."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 import worker
 from tests.worker import training
+from tests.worker.histories import Died
 from worker.data.batches import BatchReader
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
@@ -202,6 +204,29 @@ def test_run_resumes_a_shuffled_dataset_after_any_step(stop: int, tmp_path: Path
     dataset = seeded(KINDS["shuffle"])
     expected = [values(batch) for _ in range(3) for batch in dataset]
     assert run_to(stop) + run_to(None) == expected
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["a range", "a dataset"])
+def test_datasets_that_steps_make_and_read_themselves_have_the_same_orders_after_a_restart(
+    reads: bool, tmp_path: Path
+) -> None:
+    def orders_until(dies_at: int, folder: Path) -> list[list[float]]:
+        tf.random.set_seed(1)
+        first = values(next(iter(numbers().shuffle(6).batch(6))))  # each start reads it before its run
+        data, orders = numbers().shuffle(6).batch(2), []
+        tracked = training.build(tf.distribute.get_strategy())
+        with contextlib.suppress(Died), worker.Run(tracked, directory=folder, interval="1 steps") as run:
+            for _ in run.epochs(2):
+                for _ in run.batches(data) if reads else run.range(3):
+                    if run.step == dies_at:
+                        raise Died
+                    orders.append([*first, *values(next(iter(numbers().shuffle(6).batch(6))))])
+                    run.step_done()
+        return orders
+
+    expected = orders_until(6, tmp_path / "undisturbed")
+    job = tmp_path / "job"
+    assert [*orders_until(2, job), *orders_until(3, job), *orders_until(5, job), *orders_until(6, job)] == expected
 
 
 @pytest.mark.parametrize("is_made_anew", [False, True])

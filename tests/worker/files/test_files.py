@@ -185,6 +185,42 @@ def test_generator_that_a_program_pickles_is_not_named(tmp_path: Path, capfd: py
     assert "checkpoints do not include" not in capfd.readouterr().err
 
 
+class Environment:
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+
+
+class EnvironmentState:
+    """Keeps the generator of an environment."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+
+    def state_dict(self) -> dict[str, list[np.random.Generator]]:
+        return {"generators": [self.environment.rng]}
+
+    def load_state_dict(self, state: dict[str, list[np.random.Generator]]) -> None:
+        (self.environment.rng,) = state["generators"]
+
+
+def test_generator_that_an_object_gives_as_its_state_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    draws = []
+    for steps in (1, 3):
+        environment, dice = Environment(), [random.Random(3)]
+        state = {"environment": EnvironmentState(environment), "dice": dice}
+        with FilesRun(Counting(), total_steps=steps, directory=tmp_path, state=state) as run:
+            while not run.reached:
+                draws.append(environment.rng.random() + dice[0].random())
+                run.step_done(epoch=0, batch=run.step + 1)
+    said = capfd.readouterr().err
+
+    rng, dice = np.random.default_rng(1), [random.Random(3)]
+    assert draws == [rng.random() + dice[0].random() for _ in draws]
+    assert "reached as" not in said
+
+
 def test_generators_of_other_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot save the state of a str; generators= takes "):
         FilesRun(Counting(), directory=tmp_path, generators=["seed"])

@@ -158,6 +158,13 @@ def test_relaunch_under_other_conditions_is_reported_and_keeps_the_threads(found
     assert "under other conditions, so not to the same bits: intra_op_threads is 1, was 2" in complained
 
 
+def test_loss_scaling_that_is_switched_off_trains_and_resumes(found: Found) -> None:
+    steps, said = found("scaler_off")
+
+    assert steps == [0, 1, 2, 3]
+    assert "scaler" not in said
+
+
 def test_copy_for_a_background_save_equals_a_blocking_save(found: Found) -> None:
     copies, _ = found("copies")
 

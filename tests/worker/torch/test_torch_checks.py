@@ -73,9 +73,10 @@ def test_heads_that_step_a_scheduler_and_draw_an_order_are_undone(piece: Piece) 
 def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: Piece) -> None:
     _, texts, errors = piece("refused_loaders")
 
-    named = {"endless", "unrepeatable", "stream", "generator", "own loader", "both", "no size", "too few"}
+    named = {"endless", "huge", "unrepeatable", "stream", "generator", "own loader", "both", "no size", "too few"}
     assert set(texts) == named, errors
     assert "a Endless that yields more than 20000000 indices" in texts["endless"]
+    assert "a Huge that yields more than 20000000 indices" in texts["huge"]
     assert "a Unrepeatable in the middle of an epoch: it yields another order" in texts["unrepeatable"]
     assert "run.batches(dataset, batch_size" in texts["unrepeatable"]
     assert "a Queue: it yields other examples when it is read again" in texts["stream"]

@@ -119,10 +119,9 @@ class StepWatch:
         read = [values_of[reached.path] for reached in others if short_name(reached.path) in behind]
         return findings_of(value for value in values_of.values() if value not in read), findings_of(read)
 
-    @property
-    def made_in_head(self) -> Mapping[str, int]:
-        """Digests of what the head of the present epoch has made for its batches, by name."""
-        return self._head_values.digests
+    def made_in_head(self, epoch: int) -> Mapping[str, int]:
+        """Digests of what the head of an epoch has made for its batches, by name; none before a look in that epoch."""
+        return self._head_values.digests if epoch == self._epoch else {}
 
     @property
     def set_once(self) -> dict[str, int] | None:

@@ -16,6 +16,7 @@ import pytest
 from supervisor.protocol import layout
 from supervisor.protocol.wire.launch import Launch
 from tests.worker.histories import Died, History
+from worker.checks.watch import look_times
 from worker.files import FilesRun
 
 
@@ -358,6 +359,19 @@ def test_what_a_head_makes_otherwise_in_the_middle_of_the_epoch_is_named(
     assert [name is not None and f"cannot resume exactly: {name}" in line for line in said] == [True] * (
         name is not None
     )
+
+
+def test_values_of_an_epoch_that_the_watch_did_not_look_at_are_not_compared(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_times, "SHARE", 0.0)
+    monkeypatch.setattr(look_times, "LOOK_S", 0.0)  # so it looks at the first three steps, and at none of epoch 1
+
+    for dies_at in (6, -1):
+        with contextlib.suppress(Died):
+            train(from_the_numbers_of_the_loop, tmp_path, dies_at)
+
+    assert "cannot resume exactly" not in capfd.readouterr().err
 
 
 def test_what_the_steps_set_is_none_of_a_heads(tmp_path: Path) -> None:

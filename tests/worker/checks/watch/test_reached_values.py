@@ -450,6 +450,41 @@ def test_of_objects_in_a_list_a_program_keeps_only_what_it_writes() -> None:
     assert left == {"world.islands[0].rate", "world.islands[0].members[0].age"}
 
 
+class Cart:
+    """An environment that has no state of its own."""
+
+    def __init__(self) -> None:
+        self.place, self.elapsed, self.ended = np.zeros(2), 3, False
+        self.inner = Stopping()
+
+
+class CartState:
+    """Gives the state of others, under names of its own."""
+
+    def __init__(self, carts: list[Cart]) -> None:
+        self.carts = carts
+        self.elapsed = 7
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"where": [cart.place for cart in self.carts], "ended": [cart.ended for cart in self.carts],
+                "waited": [cart.inner.waited for cart in self.carts], "elapsed": self.elapsed}  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.elapsed = state["elapsed"]
+        for cart, where, waited in zip(self.carts, state["where"], state["waited"], strict=True):
+            cart.place, cart.inner.waited = where, waited
+
+
+def test_what_an_object_gives_of_others_and_sets_in_them_is_kept() -> None:
+    carts, kept = [Cart(), Cart()], Kept()
+
+    keep_state_of(kept, CartState(carts))
+    search = Search(kept, time.thread_time() + 10.0).run([("carts", carts)])
+
+    lost = {path.partition(".")[2] for path, each in search.values.items() if not kept.has(each)}
+    assert lost - {""} == {"elapsed", "ended", "inner.counter", "inner._best"}
+
+
 def test_what_lies_in_a_kept_container_is_kept() -> None:
     losses, kept = {"all": [1.0], "names": [["a"]]}, Kept()
 

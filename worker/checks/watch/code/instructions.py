@@ -160,6 +160,16 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, NameAccess]:
     return accesses
 
 
+@functools.cache
+def attributes_of_others(code: types.CodeType, itself: str | None = None) -> frozenset[str]:
+    """The attributes that a method, or a function inside it, reads or sets of other objects than its own (`itself`)."""
+    itself = itself or next(iter(code.co_varnames), None)
+    inner = [attributes_of_others(const, itself) for const in code.co_consts if isinstance(const, types.CodeType)]
+    accesses = accesses_by_offset(code).values()
+    own = {access.name for access in accesses if access.is_attribute and access.holder != (itself,)}
+    return frozenset(own).union(*inner)
+
+
 def _holder(instructions: list[dis.Instruction], number: int) -> tuple[str, ...] | None:
     """What the instructions before the one with a number leave on top of the stack, as in `NameAccess`."""
     attributes: list[str] = []
