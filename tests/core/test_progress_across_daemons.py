@@ -46,10 +46,13 @@ class AcrossDaemons(Histories):
         if older is not None and older.because is OlderBecause.DELETED and self.reported is not None:
             assert self.told_in.get(self.reported, self.home) == self.home, "it is in another directory"
         super().on_go(go)
-        if self.restored is not None:
-            self.told_in[self.restored] = self.home
         self.worker_home, self.is_done = self.home, False
         self.stored = facts_to_persist(self.job.facts, self.now)
+
+    def post(self, event: events.Event) -> None:
+        if isinstance(event, events.TrainingRestored) and self.restored is not None:
+            self.told_in[self.restored] = self.worker_home
+        super().post(event)
 
     def commit(self, step: int, flushes: tuple[int, ...] = ()) -> None:
         name = CheckpointName(step, self.job.facts.attempt)

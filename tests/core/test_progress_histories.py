@@ -316,9 +316,9 @@ class Histories(RuleBasedStateMachine):
         self.reported, self.asked = (
             (self.restored, None) if self.job.facts.current.older is not None else (self.reported, None)
         )
-        is_on_disk = self.restored is not None and self.from_memory is None
-        if self.restored is not None and is_on_disk and (self.reported is None or self.restored > self.reported):
-            self.reported = self.restored
+        if self.restored is not None and self.from_memory is None:  # it is on the disk
+            is_as_new = self.reported is None or self.restored.step >= self.reported.step
+            self.reported = self.restored if is_as_new else self.reported
         self.post(events.StepsDone(number, step + steps))
         if commits:
             self.commit(step + steps)
