@@ -130,11 +130,7 @@ def fetch(
     behind = () if is_elsewhere else left_behind(epochs_of_checkpoints(folder, epochs), epochs)
     is_given_up = given_up_in(folder)
     counting = [checkpoint for checkpoint in line if not is_given_up(checkpoint.name)]
-    wanted = [
-        checkpoint
-        for checkpoint in counting
-        if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
-    ]
+    wanted = [remote for remote in counting if _is_wanted(remote.name, below, unwanted)]
     known, held = (0, 0) if is_elsewhere else (known_epoch(folder, epochs), held_epoch(folder, epochs) or 0)
     has_gone_on = any(checkpoint.epoch > known for checkpoint in counting)
     fetched, bad = None, list[tuple[RemoteCheckpoint, str]]()
@@ -149,6 +145,10 @@ def fetch(
     return FetchResult(
         fetched, latest, attempt, newest, seen, behind, tuple(bad), latest <= held, standing, has_gone_on, other
     )
+
+
+def _is_wanted(name: CheckpointName, below: int | None, unwanted: Collection[str]) -> bool:
+    return (below is None or name.step < below) and str(name) not in unwanted
 
 
 def _fetch_first(

@@ -185,15 +185,7 @@ class Updating:
         if config is None:
             self._forget(name)
             return [stopped, UpdateAction(name, "removed")]
-        runner = self._runners[name] = Runner(config, self._services, self._on_state_change)
-        recorded = self._services.ledger.wanted.is_wanted(name, config.autostart)  # as at a start of the daemon
-        runner.set_wanted(old.wanted if old is not None else recorded)
-        if old is not None:
-            runner.requests.restarts = old.requests.restarts
-        if old is not None and old.memory is not None and runner.memory is not None:
-            if (left := old.memory.hand_over()) is not None:
-                runner.memory.take_over(left)
-            old.memory.detach()
+        runner = self._runners[name] = self._successor(config, old)
         if uploads and runner.mirror is not None:
             runner.mirror.resume()
         bringing_up = self._background.start(self._bring_up(runner, used, turn))
@@ -205,6 +197,23 @@ class Updating:
         if not runner.takeover.has_leftovers:  # they may take long to end, and other orders are not to wait for that
             await bringing_up
         return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+    def _successor(self, config: ProgramConfig, old: Runner | None) -> Runner:
+        """The runner of a section, with what it takes over from the one before, if there was one."""
+        runner = Runner(config, self._services, self._on_state_change)
+        if old is None:
+            wanted = self._services.ledger.wanted.is_wanted(
+                config.name, config.autostart
+            )  # as at a start of the daemon
+            runner.set_wanted(wanted)
+            return runner
+        runner.set_wanted(old.wanted)
+        runner.requests.restarts = old.requests.restarts
+        if old.memory is not None and runner.memory is not None:
+            if (left := old.memory.hand_over()) is not None:
+                runner.memory.take_over(left)
+            old.memory.detach()
+        return runner
 
     def _users_of_directory(self, config: ProgramConfig | None) -> list[str]:
         """The programs in use that save where a job is to save."""
