@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from defusedxml import ElementTree
+
 from supervisor.protocol.numbers import MAX_WHOLE, whole_number
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ class MalformedXml(Exception):
 
 def parse_call(body: bytes) -> tuple[str, list[Value]]:
     """The method's name and its parameters. Raises Malformed."""
-    from defusedxml import ElementTree  # only here: most daemons get no such call, and it takes 0.8 MiB
-
     try:
         root = ElementTree.fromstring(body, forbid_dtd=True)
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # not XML, forbidden XML, an unknown encoding
