@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.memory_tier.held_memory import HeldMemory
+from tests.reading import descriptors
 from tests.silent_mount import SilentMount
 from tests.waiting import wait_until
 
@@ -106,13 +107,13 @@ def test_who_lets_go_of_much_memory_does_not_wait_until_the_kernel_has_freed_it(
 @pytest.mark.parametrize("what", [name for name in OPENED if "memory" not in name])
 def test_what_is_no_memory_is_refused_without_being_opened(process: Callable[..., tuple[int, int]], what: str) -> None:
     named = process(what)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     with pytest.raises(OSError, match="not a file in memory of the job's user") as refused:
         HeldMemory(*named, None)
 
     assert refused.value.errno == errno.EPERM
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 @pytest.mark.hostile
@@ -126,12 +127,12 @@ def test_what_is_no_memory_is_refused_without_being_opened(process: Callable[...
 )
 def test_memory_that_would_cost_its_reader_is_refused(process: Callable[..., tuple[int, int]], what: str, why: str):
     named = process(what)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     with pytest.raises(OSError, match=why):
         HeldMemory(*named, None)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 @pytest.mark.hostile

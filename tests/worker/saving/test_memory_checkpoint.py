@@ -20,6 +20,7 @@ from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.memory_tier.layout import NoCopy
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Go
+from tests.reading import descriptors
 from tests.worker.daemon_end import DaemonEnd
 from tests.worker.saving.test_memory_tier import Listener
 from worker.checkpoint.restore import restore_checkpoint
@@ -145,14 +146,14 @@ def test_a_full_place_for_small_files_is_no_reason_not_to_restore(
             pass
     place = small_disk if lacks == "space" else small_disk / "none"
     monkeypatch.setattr(memory_checkpoint, "SHARED_MEMORY", place)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
     with memory.as_folder() as folder:
         restore_checkpoint(dead.tracked, folder, 1, memory=memory)
 
     assert dead.count.numpy() == 10
-    assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+    assert descriptors() == before, "nothing stays open"
     assert not folder.exists()
     assert os.listdir(small_disk) == ["filler"]
 
@@ -170,7 +171,7 @@ def test_of_a_newest_copy_that_is_damaged_the_one_before_is_restored(dead: Worke
 
 def test_what_is_not_whole_or_of_others_is_refused_and_let_go(dead: Worker) -> None:
     dead.copy(10)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     with pytest.raises(NoCopy, match="of attempt 3 of digits"):
         MemoryCheckpoint(dead.descriptor(), "digits", 2)
@@ -182,7 +183,7 @@ def test_what_is_not_whole_or_of_others_is_refused_and_let_go(dead: Worker) -> N
     with pytest.raises(ValueError, match="empty"):
         MemoryCheckpoint(os.memfd_create("empty"), "digits", 3)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 class Offer:
