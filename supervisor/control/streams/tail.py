@@ -184,16 +184,31 @@ async def follow(
             yield on_truncation
         if added.rest is not None:
             try:
-                while piece := await disks.run(path, added.rest.read, BLOCK_BYTES):
+                async for piece in _all_of(disks, path, added.rest):
                     yield piece
-            except OSError:
-                pass  # a backup can't be read: the log goes on behind it
             finally:
                 disks.submit(path, added.rest.close)
         elif added.content:
             yield added.content
         else:
             await asyncio.sleep(POLL_S)
+
+
+async def _all_of(disks: BlockingCalls, path: Path, rest: AttemptOutput) -> AsyncGenerator[bytes, None]:
+    """What is in several files; in place of one that can't be read, why."""
+    while True:
+        try:
+            piece = await disks.run(path, rest.read, BLOCK_BYTES)
+        except OSError as error:
+            rest.leave_out_first()
+            piece = _gap(error)
+        if not piece:
+            return
+        yield piece
+
+
+def _gap(error: Exception) -> bytes:
+    return f"[stepkeeper: lines are missing here: {error}]\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +232,13 @@ def _look_for_more(path: Path, position: LogPosition) -> _Added:
                 file.seek(0 if is_shorter else position.offset)
                 content = file.read(BLOCK_BYTES)
                 return _Added(position_of(file) if content or is_shorter else position, content, None, is_shorter)
-        rest = open_attempt_output(path, position, None, b"")
-    except (OSError, OutputGone):
+            beginning = position_in(file.fileno(), 0)
+    except OSError:
         return _Added(position)  # during a rotation there may be no file; the next look finds it
+    try:
+        rest = open_attempt_output(path, position, None, b"")
+    except (OSError, OutputGone) as error:  # what it was to go on from would not be read at the next look either
+        return _Added(beginning, _gap(error))
     rest.skip_written_before(position.at_ns - STAMP_LAG_NS)
     end = rest.end_position()
     if end is None:

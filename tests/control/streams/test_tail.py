@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.control.streams import tail
 from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.logs.files.positions import COMPRESSED_NAME
 
 MARK = b"==> File truncated <==\n"
 
@@ -66,6 +67,37 @@ async def test_of_what_was_rotated_away_the_rest_comes(tmp_path: Path) -> None:
         path.write_bytes(b"end\n")
 
     assert await followed(path, change, b"end\n") == b"2\nend\n"
+
+
+@pytest.mark.parametrize("followed_one", [False, True])
+async def test_a_backup_that_can_not_be_read_is_said_and_the_log_goes_on_behind_it(
+    tmp_path: Path, followed_one: bool
+) -> None:
+    path, inodes = tmp_path / "log", list[int]()
+    path.write_bytes(b"seen\n")
+
+    def change() -> None:
+        for number in range(3):
+            inodes.append(path.stat().st_ino)
+            with path.open("ab") as file:
+                file.write(b"%d\n" % number)
+            rotate(path, 5)
+            path.touch()
+        damaged = 0 if followed_one else 1
+        backup = path.with_name(f"log.{3 - damaged}")
+        name = COMPRESSED_NAME.format(inodes[damaged]).encode()
+        backup.with_name(f"{backup.name}.gz").write_bytes(
+            b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + name + b"\0" + b"\xff" * 20 + b"\x07\0\0\0"
+        )
+        backup.unlink()
+        with path.open("ab") as file:
+            file.write(b"end\n")
+
+    content = await followed(path, change, b"end\n")
+
+    assert b"[stepkeeper: lines are missing here: a compressed backup is damaged: " in content
+    assert content.startswith(b"[" if followed_one else b"0\n[")
+    assert content.endswith(b"]\nend\n" if followed_one else b"]\n2\nend\n")
 
 
 async def test_backups_from_before_are_not_shown_where_somebody_has_moved_the_log_away(tmp_path: Path) -> None:

@@ -121,6 +121,11 @@ class AttemptOutput:
             return None
         return position_in(last.file.fileno(), last.end)
 
+    def leave_out_first(self) -> None:
+        """Leaves out what is left of the file that is read now, after that has failed."""
+        _close(self._parts[:1])
+        del self._parts[:1]
+
     def read(self, count: int) -> bytes:
         """At most `count` bytes; none at the end. Raises OSError, also for a damaged compressed backup."""
         if self._remark:
