@@ -16,7 +16,7 @@ from typing import Any
 from worker.checks.findings import Finding
 from worker.checks.loop_checks import LoopChecks
 from worker.checks.reachability import Root
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.checks.watch.set_once import keep_set_once, read_set_once
 from worker.process.attempt import Attempt
 from worker.progress.index_loops import IndexLoops

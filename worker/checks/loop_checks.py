@@ -20,7 +20,7 @@ from worker.checks.run_heads import run_head_of
 from worker.checks.value_snapshot import snapshot
 from worker.checks.watch.code.bytecode import flow_of
 from worker.checks.watch.code.loop_frames import is_held_outside, loop_frames, name_made_in_loop
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
 from worker.state.random_generators import GENERATORS

@@ -27,7 +27,8 @@ from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_call_in_block, refuse_loop_around
 from worker.checks.loop_source import script_frame_of
 from worker.checks.reachability import Root, find_unsaved_generators
-from worker.checks.watch.kept_values import Kept, keep_written
+from worker.checks.watch.kept.kept_values import Kept
+from worker.checks.watch.kept.written_values import keep_written
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.reporting import describe_error

@@ -10,7 +10,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.data.collectives import Gang
 from worker.keras.data.end_of_data import ExampleCounter
 from worker.keras.data.fit_data import FitData

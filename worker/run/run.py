@@ -14,7 +14,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch, script_functions
 from worker.checks.findings import Finding
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.data.batches import BatchReader
 from worker.data.checks import find_own_seeds, find_problems
 from worker.data.examples import Examples

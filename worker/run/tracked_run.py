@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from worker.base.run_base import RunBase
 from worker.base.run_settings import RunSettings
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.data import collectives
 from worker.process import local_processes
 from worker.replay.replayed_run import LoopAccess

@@ -17,7 +17,8 @@ from worker.checks.reachability import (
     plain_referents,
     walk,
 )
-from worker.checks.watch.kept_values import Kept, keep_extra_state, keep_state_of
+from worker.checks.watch.kept.given_states import keep_extra_state, keep_state_of
+from worker.checks.watch.kept.kept_values import Kept
 from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 

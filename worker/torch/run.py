@@ -17,7 +17,7 @@ import torch
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun
 from worker.process.startup import current_attempt

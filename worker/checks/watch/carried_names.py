@@ -17,7 +17,7 @@ from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
 from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside, is_made_from_run, is_replaced
 from worker.checks.watch.code.state_uses import Keys, entries_taken, names_put_into_state
-from worker.checks.watch.kept_values import Kept, digest_of, short_name
+from worker.checks.watch.kept.kept_values import Kept, digest_of, short_name
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, is_traced, package_of, scripts_files

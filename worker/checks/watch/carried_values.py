@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from worker.checks.findings import Finding
-from worker.checks.watch.kept_values import short_name
+from worker.checks.watch.kept.kept_values import short_name
 from worker.checks.watch.named_paths import of_any_entry
 
 _SHOWN = 3  # of the same attribute of objects in a list

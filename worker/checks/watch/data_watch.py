@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from worker.checks.watch.code.bytecode import flow_of
-from worker.checks.watch.kept_values import Kept, Reached
+from worker.checks.watch.kept.kept_values import Kept, Reached
 from worker.checks.watch.reached_values import Search
 
 _COMPARED = ("value", "iterator", "container", "queue")

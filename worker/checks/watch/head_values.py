@@ -15,7 +15,7 @@ from worker.checks.watch.code.loop_frames import (
     is_held_outside,
     runs_over_count,
 )
-from worker.checks.watch.kept_values import Reached
+from worker.checks.watch.kept.kept_values import Reached
 
 MOST_VALUES = 200
 

@@ -12,7 +12,7 @@ from worker.checks.watch.code.access_order import AccessOrder
 from worker.checks.watch.code.attribute_readers import AttributeReaders
 from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame
-from worker.checks.watch.kept_values import Kept, Reached, short_name
+from worker.checks.watch.kept.kept_values import Kept, Reached, short_name
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import Placed

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from worker.checks.watch.kept_values import short_name
+from worker.checks.watch.kept.kept_values import short_name
 
 _NUMBER = re.compile(r"\[\d+\](?=\.)")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
-from worker.checks.watch.kept_values import COMPARABLE, Kept, Reached
+from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached
 from worker.checks.watch.referents import Argument, Default, OfClass, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.formats import NewerFormat, check_format, refuse_newer
-from worker.checks.watch.kept_values import Reached
+from worker.checks.watch.kept.kept_values import Reached
 
 FORMAT = 1
 MOST_VALUES = 1000

@@ -37,7 +37,9 @@ from worker.checks.watch.code.loop_heads import read_behind
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.head_values import HeadValues, made_in_run_head
-from worker.checks.watch.kept_values import Kept, Reached, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.kept.given_states import keep_state_of
+from worker.checks.watch.kept.kept_values import Kept, Reached, short_name
+from worker.checks.watch.kept.written_values import keep_deeply
 from worker.checks.watch.look import Look, place_in
 from worker.checks.watch.look_times import FIRST_LOOKS, LOOK_S, LookTimes
 from worker.checks.watch.named_paths import NamedPaths, of_any_entry

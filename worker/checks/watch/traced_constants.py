@@ -13,7 +13,7 @@ from typing import Any
 
 from worker.checks.reachability import closure_of
 from worker.checks.watch.digests import PLAIN, digest_plain
-from worker.checks.watch.kept_values import Kept, Reached
+from worker.checks.watch.kept.kept_values import Kept, Reached
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.script_objects import is_traced, names_in_code
 

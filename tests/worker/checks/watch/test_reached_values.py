@@ -27,7 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.checks.watch import digests
-from worker.checks.watch.kept_values import Kept, digest_of, keep_deeply, keep_state_of, keep_written
+from worker.checks.watch.kept.given_states import keep_state_of
+from worker.checks.watch.kept.kept_values import Kept, digest_of
+from worker.checks.watch.kept.written_values import keep_deeply, keep_written
 from worker.checks.watch.reached_values import Search
 
 plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))

@@ -15,7 +15,7 @@ import pytest
 from supervisor.protocol import layout
 from supervisor.protocol.wire.launch import Launch
 from tests.worker.histories import Died, History
-from worker.checks.watch.kept_values import Reached
+from worker.checks.watch.kept.kept_values import Reached
 from worker.checks.watch.set_once import SetOnce, read_set_once, write_set_once
 from worker.files import FilesRun
 

@@ -19,7 +19,7 @@ from worker.checks.reachability import is_installed_file
 from worker.checks.watch.code.instructions import MEASURES
 from worker.checks.watch.code.loop_frames import LoopFrame
 from worker.checks.watch.code.loop_heads import value_named
-from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of, package_of_name
 
 _TRAINS = frozenset(
