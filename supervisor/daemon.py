@@ -22,7 +22,7 @@ import structlog
 from supervisor import early_interrupt
 from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
-from supervisor.control.endpoints import ListenError
+from supervisor.control.listening_sockets import ListenError
 from supervisor.host.daemon_log.daemon_log import ChangesFile, DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LedgerError
