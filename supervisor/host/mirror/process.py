@@ -22,9 +22,10 @@ from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.priority import yield_to_others
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import OtherRun, fetch_named, locate
+from supervisor.protocol.mirror.fetching import fetch_named, locate
 from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
+from supervisor.protocol.mirror.other_run import OtherRun
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object

@@ -7,6 +7,7 @@ from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
 from supervisor.protocol.wire import messages
 
+
 def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> events.ReportedEvent | None:
     """The event for the core; None if nothing is to be decided.
 

@@ -69,8 +69,7 @@ class OutputFile:
 
     def record_loss(self, count: int, cause: str) -> None:
         """Has the file say that `count` bytes, which the caller had to drop, are missing."""
-        self._dropped += count
-        self._cause = cause
+        self._dropped, self._cause = self._dropped + count, cause
         self.write(b"")
 
     def reopen(self) -> None:
@@ -281,11 +280,8 @@ def _delete_backups(name: str, least: int, folder: int) -> None:
 
 def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
     """Rotates a log file that no logger may have open. Raises OSError."""
-    file = OutputFile(path, 0, backups)
-    try:
+    with contextlib.closing(OutputFile(path, 0, backups)) as file:
         file.rotate()
-    finally:
-        file.close()
     if compress:
         file.compress_backups()
 
