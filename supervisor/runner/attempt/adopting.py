@@ -38,12 +38,12 @@ import psutil
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
-from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then
 
