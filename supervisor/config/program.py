@@ -35,8 +35,7 @@ LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listene
 @dataclass(frozen=True, slots=True)
 class ProgramContext:
     """What a program's section takes from the rest of the file. `placeholders`: those that every section may use;
-    `environment`: the daemon's; `groups`:
-    by program, those of [group:NAME]."""
+    `environment`: the daemon's; `groups`: by program, those of [group:NAME]."""
 
     daemon: SupervisordConfig
     placeholders: Mapping[str, str]

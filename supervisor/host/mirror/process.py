@@ -1,10 +1,9 @@
 """The mirror process of one job, which `client.py` starts.
 
 Reads the job's variables, and then questions (`messages.py`), from standard input and answers on standard output, one
-after the other. It keeps
-nothing that the next such process needs, so the daemon may kill it at any time; it ends with its standard input, even
-in the middle of an upload. Whether another host has taken the run over is looked at in a thread of its own, with
-connections of its own: an upload may take long.
+after the other. It keeps nothing that the next such process needs, so the daemon may kill it at any time; it ends with
+its standard input, even in the middle of an upload. Whether another host has taken the run over is looked at in a
+thread of its own, with connections of its own: an upload may take long.
 """
 
 import os
@@ -16,8 +15,7 @@ from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.epochs import EpochLost, TakenOver
-from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
+from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged, RateLimiter
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.priority import yield_to_others
 from supervisor.protocol.checkpoints.manifest import ManifestError
