@@ -220,22 +220,11 @@ def _run_daemon(
     )
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
+    lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload)
     try:
-        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload))
+        return asyncio.run(lifecycle.run())
     finally:
         daemon_log.stop()
-
-
-async def _run_lifecycle(
-    config: Config,
-    read_config: Callable[[], Config],
-    background: Background | Foreground,
-    daemon_log: DaemonLog,
-    gpu_helper: GpuHelper,
-    state: StateFolder,
-    reload: Reload,
-) -> int | None:
-    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload).run()
 
 
 if __name__ == "__main__":
