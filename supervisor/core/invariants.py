@@ -26,7 +26,7 @@ from supervisor.core.program.effects import (
     Terminate,
 )
 from supervisor.core.program.events import Event
-from supervisor.core.program.facts import ALIVE, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, OVER, ProgramFacts, State
 
 Facts = ProgramFacts
 Effects = Sequence[Effect]
@@ -47,10 +47,6 @@ _ON_EFFECTS: list[Invariant] = []
 _ON_CHANGE: list[Invariant] = []
 _LISTS = {When.ANYTHING: _ALWAYS, When.EFFECTS: _ON_EFFECTS, When.CHANGE: _ON_CHANGE}
 
-NEEDS_DEADLINE = frozenset(
-    {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING}
-)
-MAY_HAVE_DEADLINE = NEEDS_DEADLINE | {State.RUNNING}
 _NOTICED = (
     events.NoticeReceived | events.NoticeChanged | events.NoticeEnded | events.SavesMeasured | events.UploadsChanged
 )
@@ -256,13 +252,13 @@ def evidence_ends_only_a_job_that_was_silent_meanwhile(
 @invariant(When.CHANGE)
 def states_that_wait_have_a_deadline(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Nothing is waited for without a limit."""
-    return after.deadline_at is not None or after.state not in NEEDS_DEADLINE
+    return after.deadline_at is not None or after.state in (*OVER, State.RUNNING)
 
 
 @invariant(When.CHANGE)
 def states_that_rest_have_none(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Where nothing is waited for, no timer fires."""
-    return after.deadline_at is None or after.state in MAY_HAVE_DEADLINE
+    return after.deadline_at is None or after.state not in OVER
 
 
 @invariant(When.CHANGE)
