@@ -151,7 +151,7 @@ class StandbyHolder(ProgramObserver):
     def discard(self, spare: StandbyProcess) -> None:
         """Kills a promoted standby that can't become the attempt; its pid stays in `pids` until it has exited."""
         self._discarded.append(spare)
-        spare.process.reassign(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
+        spare.process.reassign(partial(self._on_discarded_exit, spare))
         spare.kill()
 
     def _on_discarded_exit(self, spare: StandbyProcess, exit_: Exit) -> None:
