@@ -29,7 +29,7 @@ from supervisor.host.checkpoint_calls import (
     SetAside,
     shortened,
 )
-from supervisor.host.child_answer import read_answer
+from supervisor.host.child_output import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.listing import MAX_LISTED, MAX_REASON

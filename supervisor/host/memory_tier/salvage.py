@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.child_answer import read_answer
+from supervisor.host.child_output import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.host.memory_tier.held_memory import HeldMemory, require_own_pages
 from supervisor.protocol import layout, mounts

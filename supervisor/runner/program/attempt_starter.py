@@ -6,7 +6,7 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.factory import AttemptFactory
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
 from supervisor.runner.program.current_attempt import CurrentAttempt
