@@ -101,7 +101,7 @@ LABELLED = (
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
         "Time spent in each of these: starting, running, flushing, stopping, backoff, down.",
-        lambda of: of.runner.records.goodput.state_s,
+        lambda of: of.state_s,
         label="spent",
     ),
     Metric(
