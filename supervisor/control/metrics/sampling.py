@@ -23,7 +23,7 @@ class ProgramSample:
 
     name: str
     state: State
-    values: Mapping[str, Value | Mapping[str, float]]
+    values: Mapping[str, Value | dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def take_sample(context: CommandContext) -> Sample:
     programs, broken = list[ProgramSample](), set[str]()
     for name in sorted(runners):
         measured = MeasuredProgram(runners[name], expected_s.get(name), context.proofs)
-        values = dict[str, Value | Mapping[str, float]]()
+        values = dict[str, Value | dict[str, float]]()
         for metric in (*PROGRAMS, *LABELLED, *(JOBS if runners[name].config.job is not None else ())):
             try:
                 values[metric.name] = _plain(metric.value(measured))
@@ -119,8 +119,10 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
     )
 
 
-def _plain(value: Value | Mapping[str, float]) -> Value | Mapping[str, float]:
+def _plain(value: Value | dict[str, float]) -> Value | dict[str, float]:
     """The value as it is now. Raises TypeError or ValueError for what is no number."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, tuple):
+        return value
+    if isinstance(value, dict):
         return {str(word): float(number) for word, number in value.items()}
-    return value if value is None or isinstance(value, tuple) else float(value)
+    return float(value)
