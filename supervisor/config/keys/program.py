@@ -134,8 +134,7 @@ class ProgramConfig(HookKeys):
     )
     depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
-        "before this one starts.",
+        "Programs or groups that must have ended by themselves, with whatever exit status, before this one starts.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -158,11 +157,11 @@ class ProgramConfig(HookKeys):
     notify: Boolean = key(
         False,
         "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to NOTIFY_SOCKET, as "
-        "with systemd (docs/programs.md). A job is ready when it trains.",
+        "with systemd (docs/programs.md).",
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that; else it is stopped, which is a failed start.",
+        "Seconds within which it must report that; else the start has failed.",
     )
     startretries: Count = key(
         3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
@@ -179,7 +178,7 @@ class ProgramConfig(HookKeys):
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
-        10.0, "Seconds from the stop signal to SIGKILL; for a job, from the end of its flush. As in Supervisor."
+        10.0, "Seconds from the stop signal to SIGKILL."
     )
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
@@ -194,12 +193,12 @@ class ProgramConfig(HookKeys):
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
     stdout_logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor."
+        LOG_MAXBYTES, "Size at which the log is rotated; 0 means never."
     )
-    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept. As in Supervisor.")
+    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept.")
     stdout_logfile_compress: Boolean = key(
         False,
-        "Whether rotated logs are compressed, some time later (docs/logs.md).",
+        "Whether rotated logs are compressed (docs/logs.md).",
     )
     stdout_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "",
