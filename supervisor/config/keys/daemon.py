@@ -36,8 +36,7 @@ class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
-        "Folder for what must survive the daemon: the ledger (what should run, and every attempt), and the lock that "
-        "keeps a second daemon out.",
+        "Folder for what must survive the daemon: the ledger, and the lock that keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
@@ -58,7 +57,7 @@ class SupervisordConfig(HookKeys):
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which the daemon's log has too. NONE for none.",
+        "Log of the changes that clients requested (docs/logs.md). NONE for none.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
@@ -169,9 +168,8 @@ class SupervisordConfig(HookKeys):
     )
     exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
-        "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "
-        "others flush and stop); `done`, once every program has ended by itself; or both: `fatal, done`. Its exit "
-        "status tells which.",
+        "When the daemon exits by itself: `fatal`, once a program has failed (the others flush and stop); `done`, once "
+        "every program has ended by itself; or `fatal, done`.",
         shown="none",
     )
     power_timeout: Timeout = key(

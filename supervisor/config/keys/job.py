@@ -49,9 +49,8 @@ class JobConfig(SectionModel):
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
-        "a prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job. It is "
-        "not changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or a "
+        "prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
@@ -93,14 +92,13 @@ class JobConfig(SectionModel):
     )
     workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes, 2 or more, train together on this host with `strategy = multiworker` "
-        "(docs/strategies.md).",
+        "How many processes train together on this host with `strategy = multiworker` (docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet; further "
-        "ones are spare (docs/slurm.md).",
+        "How many nodes train with `strategy = multiworker` under Slurm or in a JobSet; further ones are spare "
+        "(docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(
@@ -153,7 +151,7 @@ class JobConfig(SectionModel):
         "How many of the newest checkpoints are kept; the newest may turn out to be damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(quantities.hours)] | None = key(
-        None, "In addition, one checkpoint of each period of this length is kept, such as `6 hours`.", shown="none"
+        None, "In addition, one checkpoint of each such period is kept, such as `6 hours`.", shown="none"
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(texts.best_rule)] | None = key(
         None, "In addition, the best checkpoint by a metric is kept: `min loss` or `max accuracy`.", shown="none"

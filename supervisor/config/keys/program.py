@@ -50,7 +50,7 @@ class ProgramConfig(HookKeys):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(texts.command)] = required(
-        "Program and arguments, split as a shell would; no shell runs. A name without a slash is searched for in PATH.",
+        "Program and arguments, split as a shell would; no shell runs.",
         shown="required, except for a job with an entrypoint",
     )
     directory: FilePath | None = key(None, "Folder in which the program starts.", shown="none: the daemon's")
@@ -139,7 +139,7 @@ class ProgramConfig(HookKeys):
     )
     autostart: Boolean = key(
         True,
-        "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins.",
+        "Whether to start it with the daemon. The last `start` or `stop` wins.",
     )
     autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
         AutoRestart.UNEXPECTED,
@@ -177,9 +177,7 @@ class ProgramConfig(HookKeys):
         "stopwaitsecs.",
         shown="none: the signal only",
     )
-    stopwaitsecs: Seconds = key(
-        10.0, "Seconds from the stop signal to SIGKILL."
-    )
+    stopwaitsecs: Seconds = key(10.0, "Seconds from the stop signal to SIGKILL.")
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
         False,
@@ -192,9 +190,7 @@ class ProgramConfig(HookKeys):
         "Log of standard output: a path, AUTO, or NONE for no log. `syslog` or `journal` sends the output only there.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
-    stdout_logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size at which the log is rotated; 0 means never."
-    )
+    stdout_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never.")
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept.")
     stdout_logfile_compress: Boolean = key(
         False,
@@ -208,7 +204,7 @@ class ProgramConfig(HookKeys):
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines also go to the system's log (/dev/log, facility user, level info).",
+        "Whether the lines also go to the system's log (facility user, level info).",
     )
     stdout_journal: Boolean = key(
         False,
