@@ -69,14 +69,14 @@ PROGRAMS = (
     ProgramMetric(
         "stepkeeper_program_attempt",
         MetricType.GAUGE,
-        "Number of its current or last attempt, from 1; continues when the daemon restarts.",
+        "Number of its current or last attempt, from 1.",
         lambda of: of.attempt,
     ),
     ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.attempts),
     ProgramMetric(
         "stepkeeper_invariants_broken_total",
         MetricType.COUNTER,
-        "Defects of the daemon that it noticed itself; the log has each as invariant.broken. Please report them.",
+        "Defects that the daemon noticed itself (invariant.broken in its log). Please report them.",
         lambda of: of.invariants_broken,
     ),
 )
@@ -203,7 +203,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_last_save_seconds",
         MetricType.GAUGE,
-        "How long the last save took, from the decision to save until the checkpoint was on the disk.",
+        "How long the last save took, until the checkpoint was on the disk.",
         lambda of: of.save_s,
     ),
     JobMetric(
@@ -233,7 +233,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_replay_differences_total",
         MetricType.COUNTER,
-        "Times that steps which were trained a second time gave other bits.",
+        "Replays that gave other bits.",
         lambda of: of.replay_differences,
     ),
     JobMetric(
@@ -257,8 +257,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, "
-        "or of what it is started from.",
+        "1 while the job waits for a disk: of its checkpoint directory, or of what it is started from.",
         lambda of: of.waits_for_storage,
     ),
     JobMetric(
@@ -270,7 +269,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
-        "How long the last flush took, from the request until the checkpoint was on the disk.",
+        "How long the last flush took, until the checkpoint was on the disk.",
         lambda of: of.flush_s,
     ),
     JobMetric(
