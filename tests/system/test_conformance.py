@@ -466,7 +466,7 @@ ENDED = (
     "bad                              EXITED    DATE",
     "bad                              EXITED    DATE, exit status 4",
 )
-SAYS_HOW = "how it ended is what one wants to know then"
+SAYS_HOW = "how it ended is what one wants to know"
 TOO_QUICKLY = "Exited too quickly (process log may have details)"
 GAVE_UP = "1 failure (crash) without staying up: exited too quickly: exit status 3"
 NO_SUCH_COMMAND = (
@@ -553,10 +553,10 @@ INTENDED: dict[Script, list[Difference]] = {
 
 CRASHED = (f"crash{FATAL}{TOO_QUICKLY}", f"crash{FATAL}{GAVE_UP}")
 MISSING = (f"missing{' ' * 26}STOPPED   Not started", f"missing{' ' * 26}FATAL     {NO_SUCH_COMMAND}")
-WORST = "the worst result is the exit status, not the last failure"
-UNKNOWN_NAME = "a name that nothing has is 1, whatever it was named for"
+WORST = "the worst result counts"
+UNKNOWN_NAME = "an unknown name is always 1"
 NOT_THERE = "what can't be shown is no success"
-NO_SOCKET = "a socket that is not there is 7 for all actions but `status`"
+NO_SOCKET = "one status for all actions but `status`"
 UNKNOWN_USER = (
     [
         1,
@@ -566,7 +566,7 @@ UNKNOWN_USER = (
     ],
     [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
-NO_TRACEBACK = "the remedy helps; a line of code does not"
+NO_TRACEBACK = "the remedy helps"
 BY_PROGRAM = "the others in its group keep running"
 
 OF_OUR_CLIENT: dict[Script, list[Difference]] = {

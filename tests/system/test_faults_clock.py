@@ -124,7 +124,6 @@ def test_what_a_job_s_other_name_has_committed_is_missed_although_the_clock_was_
 
         daemon.write(section.replace("[program:j]", "[program:j]\nrestore_from_jobs=k"))
         daemon.call("update")
-        daemon.call("start", name="j")
 
         assert daemon.until_step("j", 100)["job"]["older_because"] == "deleted"
 

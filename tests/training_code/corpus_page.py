@@ -12,8 +12,7 @@ _HEAD = """\
 # Patterns of training code
 
 What of training code as people write it is exact after a kill, what is named or refused, and what to write instead.
-Tests hold every row (`make bench-exactness`): they kill jobs at random steps, at the first, at the last of an epoch, in
-its tail and in saves.
+Tests hold every row (`make bench-exactness`).
 
 ## What is exact
 
@@ -31,20 +30,21 @@ _OTHERS_HEAD = """
 _SCRIPTS_HEAD = """
 ## Scripts that are killed
 
-- {scripts} scripts with the structure of their frameworks' tutorials (`tests/training_code/resumable`; TensorFlow,
-  Keras, TF1, PyTorch, Ignite, accelerate, KerasRS), each with a patch of the {least} to {most} lines that stepkeeper
-  added.
-- {minimal} short scripts (`minimal`) with no more than `with worker.Run(...) as run:` and `run.step_done()`. Each loses
+Examples to copy from, in `tests/training_code`:
+
+- `resumable`: {scripts} scripts with the structure of their frameworks' tutorials (TensorFlow, Keras, TF1, PyTorch,
+  Ignite, accelerate, KerasRS), each with a patch of the {least} to {most} lines that stepkeeper added.
+- `minimal`: {minimal} short scripts with no more than `with worker.Run(...) as run:` and `run.step_done()`. Each loses
   something at a restart, which the worker names or refuses before the third step ends (or one step after the end of
   the epoch that loses it).
-- {exact} (`exact`) that are the same with their remedy, and others; {exact_least} to {exact_most} lines of each mention
+- `exact`: {exact} that are the same with their remedy, and others; {exact_least} to {exact_most} lines of each mention
   the run, `worker` or `leave_out`. The worker names nothing.
 
-The first are killed in their first step, in an epoch, in its tail, and after and inside of a save, the last three or
-four times. All of these end with the bits of an undisturbed run, the last also with its output.
+Those of `resumable` and `exact` are killed, in steps, at the end of an epoch and in saves, and end with the bits of an
+undisturbed run.
 
-| write | for | scripts |
-|---|---|---|
+| write | for |
+|---|---|
 """
 _REMEDIES = (
     ("`run.epochs`, `run.range`, `run.order`, `run.batches`, `run.batch`, `run.step`",
@@ -78,7 +78,7 @@ _REMEDIES = (
     ("(only named)", "`step_done(epoch=, batch=)`, hooks, attributes of parameters, `SobolEngine`, numbers in metrics",
      "np_numbered_steps torch_hook_noise torch_parameter_velocity torch_sobol keras_metric_python"),
 )  # fmt: skip
-"""What to write instead, in what it helps, and the minimal scripts of which that is true."""
+"""What to write instead, in what it helps, and the minimal scripts of which that is true: all of them."""
 
 
 def page() -> str:
@@ -102,7 +102,7 @@ def page() -> str:
                 exact_least=min(lines),
                 exact_most=max(lines),
             ),
-            *(_row(write, what, names.replace(" ", ", ")) for write, what, names in _REMEDIES),
+            *(_row(write, what) for write, what, _ in _REMEDIES),
         ]
     )
 

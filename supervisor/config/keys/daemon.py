@@ -36,8 +36,7 @@ class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
-        "Folder for what must survive the daemon: the ledger (what should run, and every attempt), and the lock that "
-        "keeps a second daemon out.",
+        "Folder for what must survive the daemon: the ledger, and the lock that keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
@@ -51,26 +50,26 @@ class SupervisordConfig(HookKeys):
         shown="`supervisord.log` in state_dir",
     )
     log_to_syslog: bool = internal("Whether logfile is `syslog`.", False)
-    logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor.")
+    logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never.")
     logfile_backups: Count = key(
         LOG_BACKUPS,
-        "How many rotated logs are kept; `.1` is the newest.",
+        "How many rotated logs are kept.",
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which the daemon's log has too. NONE for none.",
+        "Log of the changes that clients requested (docs/logs.md). NONE for none.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never.")
     changes_logfile_backups: Count = key(LOG_BACKUPS, "How many of its backups are kept.")
     loglevel: words.LogLevel = key(
         "info",
-        "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
-        "info (a state changed) or debug (also Supervisor's trace and blather). Requested changes always are.",
+        "Lowest level that is logged: critical, error (a person must act), warn (recovered by itself), info (a state "
+        "changed) or debug (also Supervisor's trace and blather). Requested changes always are.",
     )
     log_format: words.LogFormat = key(
         "json",
-        "Format of the log's lines: `json`, or `supervisor`, for monitoring that looks for Supervisor's lines.",
+        "Format of the log: `json`, or `supervisor`, for monitoring that looks for Supervisor's lines.",
     )
     pidfile: LogPath = key(
         None,
@@ -96,8 +95,7 @@ class SupervisordConfig(HookKeys):
     )
     identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients.")
     childlogdir: FilePath = required(
-        "Folder for logs of programs that name no file. Supervisor uses the temporary folder and deletes them at its "
-        "next start.",
+        "Folder for logs of programs that name no file.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -107,7 +105,7 @@ class SupervisordConfig(HookKeys):
     )
     directory: FilePath | None = key(
         None,
-        "Folder to which the daemon changes at its start, and in which programs start by default.",
+        "Folder in which the daemon works, and programs start by default.",
         shown="none: it stays where it is",
     )
     environment: Variables = key(
@@ -129,8 +127,8 @@ class SupervisordConfig(HookKeys):
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
-        "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud without "
-        "network requests; `off`; or names of sources, separated by commas.",
+        "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud; `off`; or "
+        "names of sources, separated by commas.",
         shown="auto",
     )
     notice_dir: FilePath = required(
@@ -139,8 +137,7 @@ class SupervisordConfig(HookKeys):
     )
     notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
-        "Users, separated by commas, whose files in notice_dir are trusted besides those of root and the daemon's "
-        "user.",
+        "Users, separated by commas, whose files in notice_dir are trusted, besides root and the daemon's user.",
         shown="none",
     )
     azure_acknowledge: Boolean = key(
@@ -153,11 +150,11 @@ class SupervisordConfig(HookKeys):
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after a notice's deadline that jobs which stopped for it wait, as providers may be late.",
+        "Seconds that jobs which stopped for a notice wait after its deadline.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
-        "What to do about a GPU that fails (docs/gpus.md): `act`, or `report`, which only says what it would do.",
+        "What to do about a GPU that fails (docs/gpus.md): `act`, or only `report`.",
     )
     engine: words.Engine = key(
         "alone",
@@ -167,19 +164,17 @@ class SupervisordConfig(HookKeys):
     )
     rendezvous_timeout: Timeout = key(
         120.0,
-        "Seconds within which the daemons of a gang have to meet; then the log names those that are missing.",
+        "Seconds within which the daemons of a gang have to meet.",
     )
     exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
-        "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "
-        "others flush and stop); `done`, once every program has ended by itself; or both: `fatal, done`. Its exit "
-        "status tells which.",
+        "When the daemon exits by itself: `fatal`, once a program has failed (the others flush and stop); `done`, once "
+        "every program has ended by itself; or `fatal, done`.",
         shown="none",
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have to flush after SIGPWR (a power failure, the host of a container) before the daemon "
-        "exits.",
+        "Seconds that jobs have to flush after SIGPWR (a power failure, a container's host) before the daemon exits.",
     )
 
 

@@ -48,7 +48,7 @@ class GroupConfig(SectionModel):
     )
     priority: Priority = key(
         999,
-        "Groups with lower numbers start first and stop last. Within a group, the priority of the programs decides.",
+        "Groups with lower numbers start first and stop last; within a group, the programs' own numbers decide.",
     )
 
 
@@ -81,8 +81,8 @@ class ListenerConfig(SectionModel):
     )
     buffer_size: Positive = key(
         BUFFER_SIZE,
-        "How many events may wait while the listener's processes are busy or down. Beyond that, the oldest is "
-        "dropped, as the log and `status` report.",
+        "How many events may wait for the listener's processes. Beyond that, the oldest is dropped, as the log and "
+        "`status` report.",
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
         DEFAULT_HANDLER,

@@ -44,14 +44,13 @@ class JobConfig(SectionModel):
 
     checkpoint_dir: FilePath = required(
         "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program a "
-        "job, which flushes before a stop and resumes from its newest whole checkpoint.",
+        "training job.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
-        "a prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job. It is "
-        "not changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or a "
+        "prefix (`/srv/old/model.ckpt-1200`), by CheckpointManager, TF1's Saver or another stepkeeper job.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
@@ -68,8 +67,7 @@ class JobConfig(SectionModel):
     )
     entrypoint: Annotated[str, parsed_by(texts.entrypoint)] | None = key(
         None,
-        "Function that trains: `package.module:function`. Short for `command = python -m worker "
-        "package.module:function`.",
+        "Function that trains: `package.module:function`, for `command = python -m worker package.module:function`.",
         shown="none: the command is used",
     )
     python: Annotated[str, INTERPRETER] = key(
@@ -94,20 +92,19 @@ class JobConfig(SectionModel):
     )
     workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes, 2 or more, train together on this host with `strategy = multiworker` "
-        "(docs/strategies.md).",
+        "How many processes train together on this host with `strategy = multiworker` (docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet; further "
-        "ones are spare (docs/slurm.md).",
+        "How many nodes train with `strategy = multiworker` under Slurm or in a JobSet; further ones are spare "
+        "(docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(
         False,
-        "Whether training uses only deterministic operations; in PyTorch and TF1 the script must call prepare(). "
-        "Off by default, because some are slower and some are missing.",
+        "Whether training uses only deterministic operations, of which some are slower and some are missing; in "
+        "PyTorch and TF1 the script must call prepare().",
     )
     strict: Boolean = key(
         False,
@@ -116,28 +113,28 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto (docs/saves.md). A stop or a notice "
-        "flushes in any case.",
+        "How often to save: `500 steps`, `10 minutes`, or auto (docs/saves.md). A stop or a notice flushes in any "
+        "case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
-        "Shortest automatic interval. The first two saves come this early, to measure their cost.",
+        "Shortest automatic interval. The first two saves come this early.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Longest automatic interval, however rare crashes have been so far.",
+        "Longest automatic interval.",
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "auto",
-        "Whether the worker also copies its state, every second or so, into memory that outlives it: `auto`, where "
-        "that costs little (docs/memory-tier.md); `off`.",
+        "Whether the worker also copies its state into memory that outlives it (docs/memory-tier.md): `auto`, where "
+        "that costs little; `off`.",
     )
     checkpoint_make_room: Boolean = key(
         False,
-        "Whether a save that finds the disk full may delete older checkpoints early and try again: the oldest first, "
-        "never the newest whole one, the newest attempt's, the newest that was not left in memory by a dead worker, or "
-        "what this attempt began from.",
+        "Whether a save that finds the disk full may delete older checkpoints and try again: the oldest first, never "
+        "the newest whole one, the newest attempt's, the newest that was not left in memory by a dead worker, or what "
+        "this attempt began from.",
     )
     checkpoint_dir_shared: Boolean = key(
         True,
@@ -154,7 +151,7 @@ class JobConfig(SectionModel):
         "How many of the newest checkpoints are kept; the newest may turn out to be damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(quantities.hours)] | None = key(
-        None, "In addition, one checkpoint of each period of this length is kept, such as `6 hours`.", shown="none"
+        None, "In addition, one checkpoint of each such period is kept, such as `6 hours`.", shown="none"
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(texts.best_rule)] | None = key(
         None, "In addition, the best checkpoint by a metric is kept: `min loss` or `max accuracy`.", shown="none"
@@ -182,8 +179,7 @@ class JobConfig(SectionModel):
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds from the start to the first step (import, restore, tracing). Then the worker is killed and started "
-        "again.",
+        "Seconds from the start to the first step; then the worker is killed and started again.",
     )
     flush_timeout: Timeout = key(
         120.0,
@@ -196,8 +192,7 @@ class JobConfig(SectionModel):
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the expected end of the last checkpoint and the host's deadline, for what measured times "
-        "don't cover.",
+        "Seconds between the expected end of the last checkpoint and the host's deadline.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
@@ -210,18 +205,18 @@ class JobConfig(SectionModel):
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
-        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at the job's processes and "
-        "ends one that provably hangs (docs/hangs.md). `none`: only silence counts.",
+        "Seconds of silence, and at least 20 usual steps, after which the daemon ends a job that provably hangs "
+        "(docs/hangs.md). `none`: only silence counts.",
     )
     gpu_wait: Timeout = key(
         30.0,
-        "Seconds that a start waits, at most, for GPU memory that the last attempt still holds. Needs NVIDIA's driver "
-        "and the extra `nvml`.",
+        "Most seconds that a start waits for GPU memory that the last attempt still holds. Needs NVIDIA's driver and "
+        "the extra `nvml`.",
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
         "Process beside the worker that becomes the next attempt when it dies (docs/standby.md): `auto` has done the "
-        "imports, where memory allows; `warm` and `hot` have done more of the start; `off` keeps none.",
+        "imports, where memory allows; `warm` and `hot` more of the start; `off`: none.",
     )
     on_nan: OnNan | None = key(
         None,
@@ -231,8 +226,7 @@ class JobConfig(SectionModel):
     )
     loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
         None,
-        "How many deviations above its recent median a loss counts as diverged, for example 20 (docs/failures.md). "
-        "`off`: only a loss that is not finite does.",
+        "How many deviations above its recent median a loss counts as diverged, for example 20 (docs/failures.md).",
         shown="off",
     )
     replay: Annotated[float | None, parsed_by(quantities.replay)] = key(

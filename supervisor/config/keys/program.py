@@ -50,7 +50,7 @@ class ProgramConfig(HookKeys):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(texts.command)] = required(
-        "Program and arguments, split as a shell would; no shell runs. A name without a slash is searched for in PATH.",
+        "Program and arguments, split as a shell would; no shell runs.",
         shown="required, except for a job with an entrypoint",
     )
     directory: FilePath | None = key(None, "Folder in which the program starts.", shown="none: the daemon's")
@@ -134,13 +134,12 @@ class ProgramConfig(HookKeys):
     )
     depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
-        "before this one starts.",
+        "Programs or groups that must have ended by themselves, with whatever exit status, before this one starts.",
         shown="none",
     )
     autostart: Boolean = key(
         True,
-        "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins.",
+        "Whether to start it with the daemon. The last `start` or `stop` wins.",
     )
     autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
         AutoRestart.UNEXPECTED,
@@ -158,11 +157,11 @@ class ProgramConfig(HookKeys):
     notify: Boolean = key(
         False,
         "Whether the program itself reports when it is ready, instead of startsecs: by READY=1 to NOTIFY_SOCKET, as "
-        "with systemd (docs/programs.md). A job is ready when it trains.",
+        "with systemd (docs/programs.md).",
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that; else it is stopped, which is a failed start.",
+        "Seconds within which it must report that; else the start has failed.",
     )
     startretries: Count = key(
         3,  # more for a job: what it needs (a disk, a driver) may take longer to come back
@@ -178,9 +177,7 @@ class ProgramConfig(HookKeys):
         "stopwaitsecs.",
         shown="none: the signal only",
     )
-    stopwaitsecs: Seconds = key(
-        10.0, "Seconds from the stop signal to SIGKILL; for a job, from the end of its flush. As in Supervisor."
-    )
+    stopwaitsecs: Seconds = key(10.0, "Seconds from the stop signal to SIGKILL.")
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
         False,
@@ -193,13 +190,11 @@ class ProgramConfig(HookKeys):
         "Log of standard output: a path, AUTO, or NONE for no log. `syslog` or `journal` sends the output only there.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
-    stdout_logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor."
-    )
-    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept. As in Supervisor.")
+    stdout_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never.")
+    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept.")
     stdout_logfile_compress: Boolean = key(
         False,
-        "Whether rotated logs are compressed, some time later (docs/logs.md).",
+        "Whether rotated logs are compressed (docs/logs.md).",
     )
     stdout_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "",
@@ -209,7 +204,7 @@ class ProgramConfig(HookKeys):
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines also go to the system's log (/dev/log, facility user, level info).",
+        "Whether the lines also go to the system's log (facility user, level info).",
     )
     stdout_journal: Boolean = key(
         False,

@@ -27,8 +27,7 @@ class UnixServerConfig(SectionModel):
     file: FilePath = required("Path of the socket, at most 98 bytes long.")
     chmod: Mode = key(
         0o700,
-        "Mode of the socket: who may connect. By default only the daemon's user, because whoever can give orders can "
-        "run programs.",
+        "Mode of the socket: who may connect. By default only the daemon's user, as orders can run programs.",
     )
     owner: Annotated[tuple[int, int], parsed_by(texts.owner)] | None = key(
         None,
@@ -40,7 +39,7 @@ class UnixServerConfig(SectionModel):
 
     username: str | None = key(
         None,
-        "User name that a client must give; goes with password. Whoever knows both and can connect may make changes.",
+        "User name that a client must give; goes with password. Whoever knows both may make changes.",
         shown="none: the kernel says who connects",
     )
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
@@ -74,7 +73,7 @@ class CtlConfig(SectionModel):
     )
     username: str | None = key(None, "User name, for a server that asks for one.", shown="none")
     password: str | None = key(None, "Password that goes with it, in clear text.", shown="none")
-    prompt: str = key("supervisor", "Text that the interactive shell shows before `> `. As in Supervisor.")
+    prompt: str = key("supervisor", "Text that the interactive shell shows before `> `.")
     history_file: FilePath | None = key(
         None, "File in which the interactive shell keeps its history between runs.", shown="none: it is not kept"
     )

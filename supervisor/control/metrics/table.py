@@ -56,14 +56,14 @@ PROGRAMS = (
     Metric(
         "stepkeeper_program_attempt",
         MetricType.GAUGE,
-        "Number of its current or last attempt, from 1; continues when the daemon restarts.",
+        "Number of its current or last attempt, from 1.",
         lambda of: of.runner.attempt,
     ),
     Metric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.counters.attempts),
     Metric(
         "stepkeeper_invariants_broken_total",
         MetricType.COUNTER,
-        "Defects of the daemon that it noticed itself; the log has each as invariant.broken. Please report them.",
+        "Defects that the daemon noticed itself (invariant.broken in its log). Please report them.",
         lambda of: of.counters.invariants_broken,
     ),
 )
@@ -198,7 +198,7 @@ JOBS = (
     Metric(
         "stepkeeper_checkpoint_last_save_seconds",
         MetricType.GAUGE,
-        "How long the last save took, from the decision to save until the checkpoint was on the disk.",
+        "How long the last save took, until the checkpoint was on the disk.",
         lambda of: of.counters.save.last_s,
     ),
     Metric(
@@ -228,7 +228,7 @@ JOBS = (
     Metric(
         "stepkeeper_replay_differences_total",
         MetricType.COUNTER,
-        "Times that steps which were trained a second time gave other bits.",
+        "Replays that gave other bits.",
         lambda of: of.counters.replay_differences,
     ),
     Metric(
@@ -252,8 +252,7 @@ JOBS = (
     Metric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, "
-        "or of what it is started from.",
+        "1 while the job waits for a disk: of its checkpoint directory, or of what it is started from.",
         lambda of: of.runner.facts.waits_for_storage,
     ),
     Metric(
@@ -265,7 +264,7 @@ JOBS = (
     Metric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
-        "How long the last flush took, from the request until the checkpoint was on the disk.",
+        "How long the last flush took, until the checkpoint was on the disk.",
         lambda of: of.counters.flush.last_s,
     ),
     Metric(

@@ -2,7 +2,6 @@
 
 import asyncio
 import codecs
-import sys
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +22,6 @@ from supervisor.host.logs.files.positions import LogPosition
 
 FIRST_BYTES = 1024  # of a log, with which Supervisor's stream begins
 SMALL_BYTES = 16 * 1024  # larger XML takes milliseconds, so that a thread handles it
-XML = "defusedxml"  # loading the library at the first call takes milliseconds too
 TRUNCATED = b"==> File truncated <==\n"
 
 FindCaller = Callable[[web.Request], Caller]
@@ -46,8 +44,8 @@ async def _rpc(context: CommandContext, find_caller: FindCaller, request: web.Re
         raise web.RequestRefused(HTTPStatus.LENGTH_REQUIRED)
     body = request.body
     try:
-        is_quick = len(body) < SMALL_BYTES and XML in sys.modules
-        name, parameters = parse_call(body) if is_quick else await asyncio.to_thread(parse_call, body)
+        is_small = len(body) < SMALL_BYTES
+        name, parameters = parse_call(body) if is_small else await asyncio.to_thread(parse_call, body)
     except MalformedXml as error:
         log.warning("rpc.not_understood", error=str(error))
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST) from error
