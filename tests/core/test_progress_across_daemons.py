@@ -284,9 +284,11 @@ class AcrossDaemons(Histories):
         self.post(identified)
 
     @precondition(lambda self: self.trains or self.job.state in LEAVING)
-    @rule(commits=st.booleans(), is_late=st.booleans())
-    def daemon_dies_and_the_next_can_not_adopt(self, commits: bool, is_late: bool) -> None:
+    @rule(commits=st.booleans(), copies=st.booleans(), is_late=st.booleans())
+    def daemon_dies_and_the_next_can_not_adopt(self, commits: bool, copies: bool, is_late: bool) -> None:
         """So it ends the worker, and has what that had in memory. `commits`: the worker did before; nobody heard it."""
+        if copies and self.job.state is State.RUNNING:
+            self.train_on_in_memory(steps=3)
         number, wanted, is_held = self.job.facts.attempt, self.job.facts.wanted, self.in_memory
         if commits:
             self.write(CheckpointName(self.next_step, number))
