@@ -101,8 +101,9 @@ async def _find_other_run(
         why = f"did not answer within {LOOK_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else f"failed: {error}"
         remarks[runner.name] = (
             f"{runner.name}: its mirror {after.mirror} {why}, so nobody knows whether it has another training's "
-            f"checkpoints; the job trains on from its own, and nothing is uploaded until the store answers. If it has, "
-            f"status says so, and the job is FAILED at its next start until you choose"
+            f"checkpoints; the start asks it once more, for two minutes if it is silent, and then the job trains on "
+            f"from its own, and nothing is uploaded until the store answers. If it has others, status says so, and the "
+            f"job is FAILED at its next start until you choose"
         )
         return None
 
