@@ -9,10 +9,12 @@ import pytest
 
 from supervisor.ctl.main import main
 from supervisor.protocol.checkpoints import selection
+from supervisor.runner.mirror.epoch_watch import WATCH_S
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
 from tests.system.test_mirror import mirrored
 from tests.system.test_races import Call, flushing
+from tests.waiting import stays
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -163,6 +165,7 @@ def test_a_mirror_that_can_not_be_looked_at_is_said_and_what_it_has_is_safe_when
         daemon.until(
             lambda: "of step 500" in (daemon.status("j")["job"]["mirror"]["error"] or ""), "status says so", 120.0
         )
+        stays(lambda: daemon.status("j")["state"] == "RUNNING", "nobody has taken its run over", WATCH_S + 2.0)
         trained = daemon.until_step("j", step + 100)["job"]
         daemon.call("stop", name="j")
         with pytest.raises(Refused, match=r"nothing says that it is of the same training"):
