@@ -92,8 +92,10 @@ class Updating:
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
             refused = {} if discard else await self.find_losses(chosen)
+            refused |= self._find_held_directories(chosen, refused)
             for name, why in refused.items():
-                self._runners[name].not_applied = why
+                if name in self._runners:
+                    self._runners[name].not_applied = why
                 log.error("configuration.not_applied", program=name, why=why)
             actions = {name: [UpdateAction(name, "refused", why)] for name, why in refused.items()}
             applied = [name for name in chosen if name not in refused]
@@ -112,6 +114,31 @@ class Updating:
             self._publish_removed_groups(before)
             actions |= dict(zip(stops_first, done, strict=True))
             return [action for name in chosen for action in actions[name]]
+
+    def _find_held_directories(self, chosen: Iterable[str], refused: Mapping[str, str]) -> dict[str, str]:
+        """By job, why it can't have the checkpoint_dir of its section: another job has that, and stays as it is.
+
+        Its worker would find the folder locked, again and again, until it is given up.
+        """
+        configured, found = self._configuration.programs, dict[str, str]()
+        changing = set(chosen) - set(refused)
+        while True:
+            held = {
+                name: holder
+                for name in changing & configured.keys()
+                for holder in self._users_of_directory(configured[name])
+                if holder != name
+                and holder not in changing
+                and (holder in refused or self._runners[holder].state in ALIVE)
+            }
+            if not held:
+                return found
+            found |= {
+                name: f"cannot apply the section of {name}: {holder}, which is left as it is, has its checkpoint_dir; "
+                f"update again once {holder} is stopped, or its own section is applied"
+                for name, holder in held.items()
+            }
+            changing -= held.keys()
 
     async def find_losses(self, names: Iterable[str], *, by_next_daemon: bool = False) -> dict[str, str]:
         """By program, why the configuration last read would lose steps, or end it for good, and what follows.
