@@ -13,15 +13,16 @@ SHARE_S = 0.02  # of one turn; a start takes 5 to 40 ms
 class LoopShare:
     """What all programs together may take of each turn of the running event loop."""
 
-    __slots__ = ("_used_s",)
+    __slots__ = ("_share_s", "_used_s")
 
-    def __init__(self) -> None:
+    def __init__(self, share_s: float = SHARE_S) -> None:
+        self._share_s = share_s
         self._used_s = 0.0
 
     @property
     def is_used_up(self) -> bool:
         """Whether the rest has to wait for the next turn."""
-        return self._used_s >= SHARE_S
+        return self._used_s >= self._share_s
 
     def use(self, seconds: float) -> None:
         """So long was just taken."""
