@@ -26,7 +26,7 @@ from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.uploads import UploadDurations
 
-DEATHS_AT_ONCE = 8  # that are looked into: each takes the event loop about 5 ms, in 20 pieces
+DEATHS_AT_ONCE = 8  # that are looked into at a time: each look takes many turns of the event loop, and threads
 STOP_COMMAND_THREADS = 64  # threads, made when needed: all programs are stopped side by side
 
 
