@@ -6,6 +6,7 @@ version installed that does not know the ledger. `--check-config` finds all of t
 """
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from supervisor.host.processes.child_output import wait_and_read
 from supervisor.host.service.reloading import Reload
 
 TIMEOUT_S = 30.0  # it takes half a second; of one that takes longer nothing is known
+NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENOTDIR})
 SHOWN_BYTES = 1000  # of what it prints: its reasons, or the end of a traceback
 
 
@@ -32,7 +34,10 @@ class NextDaemon:
 
     def find_obstacle(self) -> str | None:
         """Why it would not start; None if it would, or if that is not known in time. Blocks."""
-        reading, printing = os.pipe2(os.O_CLOEXEC)
+        try:
+            reading, printing = os.pipe2(os.O_CLOEXEC)
+        except OSError:  # a fresh daemon may be what helps
+            return None
         try:
             try:
                 child = start_configured(
@@ -52,8 +57,8 @@ class NextDaemon:
                 child.kill()  # of the one that has ended it knows
         except subprocess.TimeoutExpired:
             return None
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"{sys.executable}: {getattr(error, 'strerror', None) or error}"
+        except OSError as error:
+            return f"{sys.executable}: {error.strerror}" if error.errno in NOT_EXECUTABLE else None
         finally:
             os.close(reading)
         if (status := child.wait()) == 0:

@@ -9,7 +9,7 @@ one could not know the exit status. Only answers that the dead process wanted wa
 its checkpoint is selected.
 
 **Many at once.** An exit, and a deadline, also wait while other programs have used up their share of this turn of the
-event loop (`host/service/loop_share.py`).
+event loop (`host/service/loop_share.py`); and of many deaths a few are looked into at a time, for these 0.5 s each.
 """
 
 import asyncio
