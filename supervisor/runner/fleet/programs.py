@@ -58,7 +58,7 @@ class Programs:
         self.runners = {} if runners is None else runners
         self.closing = False
         self._on_change = on_change
-        self.gates = DependencyGates(self.runners, services.ledger)
+        self.gates = DependencyGates(self.runners, services.ledger, services.loop_share)
         removed = _removed_names(services.ledger)
         for name, program in config.programs.items():
             if name not in removed:

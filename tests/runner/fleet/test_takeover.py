@@ -56,7 +56,7 @@ async def test_a_program_that_is_configured_again_starts_once_its_old_worker_has
         "stdout_logfile=NONE\nstderr_logfile=NONE\n"
     )
     runner = Runner(load_config(path, os.environ).programs["again"], services)
-    gates = DependencyGates({runner.name: runner}, services.ledger)
+    gates = DependencyGates({runner.name: runner}, services.ledger, services.loop_share)
     takeover = Takeover(services, LeftoverProcesses(), gates, lambda: False)
     (turn,) = StartTurns(1)
     runner.set_wanted(True)
@@ -87,7 +87,9 @@ async def test_no_order_waits_until_what_is_left_of_an_added_program_has_ended(
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
     config = load_config(path, os.environ)
     runners: dict[str, Runner] = {}
-    takeover = Takeover(services, LeftoverProcesses(), DependencyGates(runners, services.ledger), lambda: False)
+    takeover = Takeover(
+        services, LeftoverProcesses(), DependencyGates(runners, services.ledger, services.loop_share), lambda: False
+    )
     configuration = ConfigurationReader(config, lambda: load_config(path, os.environ), services, runners)
     settled = asyncio.Event()
     settled.set()
