@@ -147,7 +147,7 @@ async def test_what_a_worker_may_have_in_memory_and_nobody_can_reach_is_said_wit
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/sleep 60\ncheckpoint_dir={tmp_path}/ckpt\n")
     runner = Runner(load_config(path, os.environ).programs["digits"], services)
-    gates = DependencyGates({runner.name: runner}, services.ledger)
+    gates = DependencyGates({runner.name: runner}, services.ledger, services.loop_share)
     takeover = Takeover(services, LeftoverProcesses(), gates, lambda: False)
     (turn,) = StartTurns(1)
     pid, start_time = out_of_reach.pid, process_status.read_start_time(out_of_reach.pid)
