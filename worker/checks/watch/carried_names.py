@@ -42,7 +42,7 @@ class CarriedNames:
         (`is_first`), and later those that could still be a time."""
         values: list[CarriedValue] = []
         for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
                 if name in self._named or self._named.is_exempt(name):
                     continue

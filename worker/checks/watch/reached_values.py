@@ -10,14 +10,14 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
-from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached
+from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached, fields_of
 from worker.checks.watch.referents import Argument, Default, OfClass, Part, Setting, parts_of, parts_of_generator
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import (
@@ -115,6 +115,9 @@ class Search:
                 self._visit_objects_in(path, value)
             return
         self._alive.append(value)
+        if (taken := self._kept.entries.get(identity)) is not None:
+            self._waiting.extend(_other_entries(path, value, taken))
+            return
         if digests.is_array(value):
             if not is_parameter(value):
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
@@ -195,7 +198,7 @@ class Search:
             if digests.is_array(entry):
                 self._alive.append(entry)
                 parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
-            elif isinstance(entry, digests.CONTAINERS) and depth > 0:
+            elif isinstance(entry, digests.CONTAINERS) and depth > 0 and id(entry) not in self._kept.entries:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
                 parts.append(self._digest_container(path + key, entry, depth - 1, outer or path, numbers))
@@ -278,6 +281,14 @@ def _beside_content(path: str, value: Any) -> Iterator[Part]:
                 yield f"{path}.{name}", part, id(value), name
     if isinstance(value, collections.defaultdict):
         yield f"{path}.default_factory", value.default_factory, None, None
+
+
+def _other_entries(path: str, container: Any, held: Collection[str]) -> Iterator[Part]:
+    """What a named tuple or a dictionary has besides what checkpoints hold of it."""
+    if (fields := fields_of(container)) is not None:
+        yield from ((f"{path}.{name}", value, None, None) for name, value in fields.items() if name not in held)
+    else:
+        yield from ((f"{path}[{key!r}]", value, None, None) for key, value in container.items() if key not in held)
 
 
 def _held_by(value: Any) -> Any:

@@ -211,7 +211,7 @@ class StepWatch:
         variables = environment_of(frame.frame.f_code for frame in frames)
         roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
             for name in sorted(frame.read - into_state.keys()):
                 is_count = is_made_from_run(name, frame) and not is_count_before_loops(name, frame)
                 if name in self._named or "[" in name or is_count:
@@ -229,7 +229,9 @@ class StepWatch:
         of_entries = self._named.of_entries()
         compared = [(self._before, look.search.values), (self._of_classes_before, look.search.of_classes)]
         for before, now in ((known.get(path), now) for known, found in compared for path, now in found.items()):
-            if before is None or before.digest == now.digest or not look.is_lost(now, before) or look.is_unread(now):
+            if before is None or before.digest == now.digest or not look.is_lost(now, before):
+                continue
+            if look.is_unread(now) or look.is_filled_first(now):
                 continue
             if now.kind == "file" and look.seeks:
                 continue  # a step reads where it wants to

@@ -9,7 +9,8 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.code.bytecode import flow_of
 from worker.checks.watch.code.instructions import stored_names
-from worker.checks.watch.code.loop_heads import attributes_set_in_heads
+from worker.checks.watch.code.loop_heads import attributes_set_in_heads, value_named
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 
@@ -41,6 +42,17 @@ class LoopFrame(RunFrame):
     """Its parameters and other variables of its own that no loop around the step assigns: each call makes them anew."""
     begins_at: int | None
     """Behind which line the code is that a start runs once; None: each pass of a loop calls it."""
+
+    def value_at(self, path: str) -> Any:
+        """What a name of the frame, or an attribute behind names, is; None if that is not known."""
+        if not path.replace(".", "").isidentifier():
+            return None
+        return value_named(ast.parse(path, mode="eval").body, self.values)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What its names are now, those of its module among them."""
+        return ChainMap(dict(self.frame.f_locals), self.frame.f_globals)
 
     @property
     def made_before_loops(self) -> frozenset[str]:
