@@ -19,7 +19,6 @@ from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside, is_
 from worker.checks.watch.code.state_uses import Keys, entries_taken, names_put_into_state
 from worker.checks.watch.kept.kept_values import Kept, digest_of, short_name
 from worker.checks.watch.named_paths import NamedPaths
-from worker.checks.watch.reached_values import is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, is_traced, package_of, scripts_files
 from worker.state.run_state import RunState
 
@@ -64,7 +63,7 @@ class CarriedNames:
                     kind, is_kept = "future", self._named.is_exempt_object(value)
                 elif is_data(value):
                     kind, is_kept = "data", self._named.is_exempt_object(value)
-                elif _is_carried_plainly(value):
+                elif digests.is_plain(value):  # run.state can hold it
                     kind, is_time = "untaken" if is_lost else "value", a_clock_showed(value, PROCESS_BEGAN_AT)
                     self._maybe_times |= {name} if is_time else set()
                     is_kept = is_time or (not is_lost and self._keeps(kept, name, value))
@@ -157,8 +156,3 @@ def _is_long(value: Any) -> bool:
         return len(value) > 1
     except TypeError:
         return False
-
-
-def _is_carried_plainly(value: Any) -> bool:
-    """Whether a value is plain, a container or an array, so that run.state can hold it."""
-    return digests.is_plain(value) and not (digests.is_array(value) and is_parameter(value))

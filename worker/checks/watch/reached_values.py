@@ -18,7 +18,16 @@ import numpy as np
 from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
 from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached, fields_of
-from worker.checks.watch.referents import Argument, Default, OfClass, Part, Setting, parts_of, parts_of_generator
+from worker.checks.watch.referents import (
+    Argument,
+    Default,
+    OfClass,
+    OfModule,
+    Part,
+    Setting,
+    parts_of,
+    parts_of_generator,
+)
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
@@ -62,6 +71,7 @@ class Search:
         self._until = until
         self._seen: set[int] = set()
         self._names: set[str] = set()  # of the roots
+        self._of_modules: set[int] = set()  # the ids of PyTorch's parameters that modules have
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
 
@@ -88,6 +98,9 @@ class Search:
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
         if isinstance(binding, Argument):  # nobody binds it: the function has it as it was made
             self.arguments.add(path)
+            binding = None
+        elif isinstance(binding, OfModule):
+            self._of_modules.add(id(value))
             binding = None
         is_kept = (owner, binding) in self._kept.attributes
         if isinstance(value, digests.PLAIN):
@@ -119,7 +132,7 @@ class Search:
             self._waiting.extend(_other_entries(path, value, taken))
             return
         if digests.is_array(value):
-            if not is_parameter(value):
+            if not self._is_of_named_module(value):
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
             numbers: list[object] = []
@@ -147,6 +160,11 @@ class Search:
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
+
+    def _is_of_named_module(self, array: Any) -> bool:
+        """Whether it is a tensor that is trained, of a module that the run names if it does not save it."""
+        is_of_module = self._kept.names_modules and id(array) in self._of_modules
+        return is_of_module and bool(getattr(array, "requires_grad", False))
 
     def _visit_objects_in(self, path: str, container: Any) -> None:
         """The objects in a container that a checkpoint holds, of which it may leave something out."""
@@ -197,7 +215,8 @@ class Search:
                 continue
             if digests.is_array(entry):
                 self._alive.append(entry)
-                parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
+                is_left_out = self._is_of_named_module(entry)
+                parts.append(0 if is_left_out else self._digest_array(path + key, entry) or 0)
             elif isinstance(entry, digests.CONTAINERS) and depth > 0 and id(entry) not in self._kept.entries:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
@@ -310,8 +329,3 @@ def _kind_of_container(container: Any) -> str:
 
 def _is_own(code: types.CodeType) -> bool:
     return f"{sys.modules['worker'].__path__[0]}/" in code.co_filename if "worker" in sys.modules else False
-
-
-def is_parameter(array: Any) -> bool:
-    """Whether a PyTorch tensor is trained, so that its optimizer's owner saves it."""
-    return bool(getattr(array, "requires_grad", False)) and bool(getattr(array, "is_leaf", False))

@@ -59,6 +59,12 @@ class Argument(str):
     __slots__ = ()
 
 
+class OfModule(str):
+    """The name of a parameter of a module of PyTorch."""
+
+    __slots__ = ()
+
+
 class OfClass(str):
     """The name of a method of a class, or `__class__` of an object, which is a change once it is another one."""
 
@@ -255,7 +261,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
             for name, parameter in list(parameters.items()):
                 if parameter is not None:
                     yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), _REQUIRES_GRAD
-                    yield f"{path}.{name}", parameter, None, None
+                    yield f"{path}.{name}", parameter, None, OfModule(name)
                     yield from _functions_given_to(f"{path}.{name}", {"_backward_hooks": parameter._backward_hooks})
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):

@@ -65,6 +65,8 @@ class Kept:
     partly: set[int] = field(default_factory=set)
     entries: dict[int, Collection[str]] = field(default_factory=dict)
     """By the id of a named tuple or a dictionary, the fields or keys of which they hold the value, and of no others."""
+    names_modules: bool = False
+    """Whether the run itself names the modules of PyTorch that they do not hold."""
     has_data: bool = False
     """Whether the run reads data, whose position they hold: other datasets are for evaluations then."""
     alive: list[Any] = field(default_factory=list)
