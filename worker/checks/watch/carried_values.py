@@ -40,6 +40,11 @@ _REMEDIES = {
         'run.batches, or keep the position, as in run.state["{name}"] = {path}.tell(), and seek it behind the with, '
         "or give the name to leave_out= if it may begin anew"
     ),
+    "database": (
+        "no checkpoint has what is in {it}, a database in memory, and a restart would begin with an empty one: keep "
+        'what training reads of it in run.state, as in run.state["{name}"] = list({path}.iterdump()), and fill it from '
+        "that behind the with, or give the name to leave_out= if it may begin anew"
+    ),
     "log": (
         "no checkpoint has the length of {it}, and a restart would begin another file: put {it} into run.state, as in "
         'state={{"{name}": {path}}}'

@@ -10,6 +10,7 @@ import functools
 import sys
 import time
 import types
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,14 @@ from worker.checks.watch.script_objects import (
     names_in_code,
     package_of,
 )
-from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file, waiting_in
+from worker.checks.watch.standard_objects import (
+    cached_draws,
+    changes_of_database,
+    is_cache,
+    is_queue,
+    position_of_file,
+    waiting_in,
+)
 from worker.log_file import LogFile
 from worker.state.plain_values import own_attributes
 
@@ -49,9 +57,10 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
     `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
-    place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes; `traced`: each
-    `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes; `arguments`: the paths
-    of what parameters have as their default; `ended`: that the time was over before all was seen."""
+    place, those of which other checks know the state; `there`: by id, what has attributes, and `kinds`, `kind_of` it;
+    `traced`: each `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes;
+    `arguments`: the paths of what parameters have as their default; `ended`: that the time was over before all was
+    seen."""
 
     def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.
@@ -62,6 +71,7 @@ class Search:
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
         self.kinds: dict[int, Any] = {}
+        self.there: dict[int, weakref.ref[Any]] = {}
         self.traced: dict[str, Any] = {}
         self.of_classes: dict[str, Reached] = {}
         self.arguments: set[str] = set()
@@ -107,6 +117,7 @@ class Search:
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
             plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             (self.kept if is_kept else self.values).setdefault(path, plain)
+            self._waiting.extend(_added_to_plain(path, value))
         elif not is_kept:
             self._visit_object(path, value, owner, binding)
 
@@ -140,6 +151,8 @@ class Search:
             self._add(path, _kind_of_container(value), digest, identity, owner, binding, numbers)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, waiting_in(value)), identity, owner, binding)
+        elif (changes := changes_of_database(value)) is not None:
+            self._add(path, "database", changes, identity, owner, binding)
         elif (position := position_of_file(value)) is not None:
             self._add(path, "file", position, identity, owner, binding)
         elif isinstance(value, LogFile):
@@ -156,6 +169,8 @@ class Search:
             if is_traced(value):
                 self.traced[path] = value
             self.kinds[identity] = kind_of(value)
+            with contextlib.suppress(TypeError):  # some can't be referred to weakly
+                self.there[identity] = weakref.ref(value)
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
@@ -268,9 +283,9 @@ class Search:
             return
         if digest is not None:
             self._add(path, "iterator", digest, identity, owner, binding)
-            self._waiting.extend(parts_of_generator(path, iterator))
         else:
             self._waiting.extend(parts_of(path, iterator, self.codes))
+        self._waiting.extend(parts_of_generator(path, iterator))
 
 
 def _function_of(value: Any) -> str | None:
@@ -300,6 +315,14 @@ def _beside_content(path: str, value: Any) -> Iterator[Part]:
                 yield f"{path}.{name}", part, id(value), name
     if isinstance(value, collections.defaultdict):
         yield f"{path}.default_factory", value.default_factory, None, None
+
+
+def _added_to_plain(path: str, value: Any) -> Iterator[Part]:
+    """The attributes that a script has added to a number, a text or a member of an enumeration, of its own class."""
+    held = getattr(value, "__dict__", None)
+    for name, part in list(held.items()) if held and is_scripts_class(type(value)) else ():
+        if not name.startswith("_"):
+            yield f"{path}.{name}", part, id(value), name
 
 
 def _other_entries(path: str, container: Any, held: Collection[str]) -> Iterator[Part]:
