@@ -7,7 +7,7 @@ from worker.checks.findings import Finding
 from worker.checks.watch.kept.kept_values import short_name
 from worker.checks.watch.named_paths import of_any_entry
 
-_SHOWN = 3  # of the same attribute of objects in a list
+_MOST_SHOWN = 20  # in one message; of the same attribute of objects in a list, one
 
 _REMEDIES = {
     "untaken": (
@@ -144,16 +144,13 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
 
 
 def _texts(group: Sequence[CarriedValue]) -> list[str]:
-    """What is shown of each value; of the same attribute of many objects in a list, of some."""
+    """What is shown of each value, up to a number of them; of the same attribute of many objects in a list, one."""
     alike: dict[str, list[str]] = {}
     for value in group:
         alike.setdefault(of_any_entry(value.path) or value.path, []).append(value.text)
-    shown: list[str] = []
-    for texts in alike.values():
-        shown += texts[:_SHOWN]
-        if len(texts) > _SHOWN:
-            shown[-1] += f" and {len(texts) - _SHOWN} more like it"
-    return shown
+    shown = [texts[0] + (f" and {len(texts) - 1} more like it" if len(texts) > 1 else "") for texts in alike.values()]
+    left_out = len(shown) - _MOST_SHOWN
+    return shown if left_out <= 0 else [*shown[: _MOST_SHOWN - 1], f"{shown[_MOST_SHOWN - 1]} and {left_out} others"]
 
 
 def _remedy(group: Sequence[CarriedValue]) -> str:
