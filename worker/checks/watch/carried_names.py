@@ -15,7 +15,13 @@ from worker.checks.reachability import is_data
 from worker.checks.watch import digests
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
-from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside, is_made_from_run, is_replaced
+from worker.checks.watch.code.loop_frames import (
+    LoopFrame,
+    counted_steps,
+    is_held_outside,
+    is_made_from_run,
+    is_replaced,
+)
 from worker.checks.watch.code.state_uses import Keys, entries_taken, names_put_into_state
 from worker.checks.watch.kept.kept_values import Kept, digest_of, short_name
 from worker.checks.watch.named_paths import NamedPaths
@@ -38,7 +44,7 @@ class CarriedNames:
 
     def carried(self, frames: Sequence[LoopFrame], kept: Kept, *, is_first: bool) -> list[Finding]:
         """The plain values that the loop's code carries, whether they have changed yet or not: all at the first look
-        (`is_first`), and later those that could still be a time."""
+        (`is_first`), behind the first step of the process, and later those that could still be a time."""
         values: list[CarriedValue] = []
         for frame in frames:
             into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
@@ -77,7 +83,9 @@ class CarriedNames:
                     continue
                 if not is_kept and not is_made_from_run(name, frame):
                     self._named.add(name)
-                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind))
+                    counting = _line_of_count(name, value, frame) if is_first and kind == "value" else ""
+                    kind = "count" if counting else kind
+                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind, counting))
         return findings_of(values)
 
     def drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
@@ -138,6 +146,16 @@ class CarriedNames:
 
 
 _NOTHING = object()
+
+
+def _line_of_count(name: str, value: Any, frame: LoopFrame) -> str:
+    """The line by which a name goes on counting where the run does, if each step adds one to it. Behind one step."""
+    counted = counted_steps(name, frame) if type(value) is int else None
+    if counted is None:
+        return ""
+    run = next((key for key, held in frame.values.items() if hasattr(type(held), "step_done")), "run")
+    ahead = value + (counted.lineno > frame.frame.f_lineno) - 1
+    return f"{name} = {run}.step" + (f" {'+' if ahead > 0 else '-'} {abs(ahead)}" if ahead else "")
 
 
 def _is_function(value: Any) -> bool:

@@ -204,10 +204,30 @@ def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:
 
 
 def is_made_from_run(name: str, frame: LoopFrame) -> bool:
-    """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
+    """Whether each value that a name gets is made from the run's own count: `step = run.step`, also if each step then
+    adds one."""
     function = loop_source.function_of(frame.frame.f_code)
     values = loop_source.assigned_values(function, name) if function is not None else []
+    if (counted := counted_steps(name, frame)) is not None:
+        values = [value for value in values if value is not counted.value]
     return bool(values) and all(_reads_run(value, name, frame) for value in values)
+
+
+def counted_steps(name: str, frame: LoopFrame) -> ast.AugAssign | None:
+    """The statement by which each pass of the innermost loop around the step adds one to a name; None if there is none,
+    or other statements of the loops there assign it, too."""
+    function, line = loop_source.function_of(frame.frame.f_code), frame.frame.f_lineno
+    loops = list(loop_source.loops_around(function, line)) if function is not None else []
+    loops = [loop for loop in loops if loop.lineno > (frame.begins_at or 0)]
+    if not loops or len(loop_source.assigned_values(loops[0], name)) != 1:
+        return None
+    for statement in loops[-1].body:
+        match statement:
+            case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=ast.Constant(value=1)) if target == name:
+                return statement
+            case _ if any(isinstance(part, ast.Continue) for part in ast.walk(statement)):
+                return None
+    return None
 
 
 def is_count_before_loops(name: str, frame: LoopFrame) -> bool:
