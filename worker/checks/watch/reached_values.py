@@ -57,7 +57,7 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
     `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
-    place, those of which other checks know the state; `there`: by id, what has attributes, and `kinds`, `kind_of` it;
+    place, those of which other checks know the state; `there`: by id, what has attributes, as far as it can be referred to weakly, and `kinds`, `kind_of` it;
     `traced`: each `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes;
     `arguments`: the paths of what parameters have as their default; `ended`: that the time was over before all was
     seen."""
@@ -71,7 +71,7 @@ class Search:
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
         self.kinds: dict[int, Any] = {}
-        self.there: dict[int, weakref.ref[Any]] = {}
+        self.there: dict[int, weakref.ref[Any] | None] = {}
         self.traced: dict[str, Any] = {}
         self.of_classes: dict[str, Reached] = {}
         self.arguments: set[str] = set()
@@ -169,8 +169,9 @@ class Search:
             if is_traced(value):
                 self.traced[path] = value
             self.kinds[identity] = kind_of(value)
-            with contextlib.suppress(TypeError):  # some can't be referred to weakly
-                self.there[identity] = weakref.ref(value)
+            kind = type(value)
+            can_be_referred_to = getattr(kind, "__weakrefoffset__", 0) != 0
+            self.there[identity] = weakref.ref(value) if can_be_referred_to else None
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function

@@ -84,7 +84,7 @@ class StepWatch:
         self._names = CarriedNames(state, self._named)
         self._before: dict[str, Reached] = {}
         self._of_classes_before: dict[str, Reached] = {}
-        self._there_before: dict[int, weakref.ref[Any]] = {}
+        self._there_before: dict[int, weakref.ref[Any] | None] = {}
         self._objects = ReplacedObjects()
         # by a pass or a call, at the last look; alive, so that no other has its id now
         self._lists_made: list[Any] = []
@@ -254,7 +254,7 @@ class StepWatch:
     ) -> Iterator[tuple[Reached | None, Reached]]:
         """Each value, with what it was. A name may stand for several objects in turn, as `self` does where one method
         trains each of a list: an attribute of one that was there before is compared with its own."""
-        of_owners = {(was.owner, was.binding): was for was in known.values() if was.owner is not None}
+        of_owners = {(was.owner, was.binding): was for was in known.values()}
         for path, now in found.items():
             before = known.get(path)
             is_other = now.owner is not None and (before is None or before.owner != now.owner)
@@ -262,8 +262,10 @@ class StepWatch:
 
     def _was_there(self, identity: int | None) -> bool:
         """Whether the object of this id was there at the last look."""
-        before = None if identity is None else self._there_before.get(identity)
-        return before is not None and before() is not None
+        if identity not in self._there_before:
+            return False
+        before = self._there_before[identity]
+        return before is None or before() is not None
 
     def _replaced(self, look: Look) -> Iterator[CarriedValue]:
         """The places that hold another object than at the last look."""

@@ -19,7 +19,8 @@ def attributes_computed(read: Any, saved: Collection[str]) -> frozenset[str]:
     own = getattr(read, "__func__", read)
     if not isinstance(own, types.FunctionType):
         return frozenset()
-    return _attributes_computed(own, type(getattr(read, "__self__", None)), frozenset(saved))
+    kind: Any = type(getattr(read, "__self__", None))
+    return _attributes_computed(own, kind, frozenset(saved))
 
 
 @functools.lru_cache(maxsize=64)

@@ -89,10 +89,9 @@ class _Reader:
             case ast.With() | ast.AsyncWith():
                 return self._first(self._use_in(*statement.items), statement.body)
             case ast.For() | ast.AsyncFor():
-                before = self._use_in(statement.iter)
-                if before is _Use.NONE and self._fills_by_number(statement):
+                if self._fills_by_number(statement):  # its `range(len(rewards))` reads no element
                     return _Use.FILLS
-                return self._first(before, statement.body)
+                return self._first(self._use_in(statement.iter), statement.body)
             case ast.While():
                 return self._in_some(self._use_in(statement.test), statement.body)
             case ast.If():
@@ -141,10 +140,10 @@ class _Reader:
 
     def _use_by_call(self, call: ast.Call) -> _Use:
         """What the function does that is called, of which the arguments are known to do nothing."""
-        held = value_named(call.func.value, self._names) if isinstance(call.func, ast.Attribute) else None
-        called = value_named(call.func, self._names)
+        held: Any = value_named(call.func.value, self._names) if isinstance(call.func, ast.Attribute) else None
+        called: Any = value_named(call.func, self._names)
         if isinstance(called, types.MethodType):
-            called, held = called.__func__, called.__self__
+            held, called = called.__self__, called.__func__
         if isinstance(called, types.FunctionType) and not is_installed_file(called.__code__.co_filename):
             function = loop_source.function_of(called.__code__)
             if function is not None and self._depth > 0:
