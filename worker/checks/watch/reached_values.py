@@ -57,10 +57,10 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
     `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
-    place, those of which other checks know the state; `there`: by id, what has attributes, as far as it can be referred to weakly, and `kinds`, `kind_of` it;
-    `traced`: each `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes;
-    `arguments`: the paths of what parameters have as their default; `ended`: that the time was over before all was
-    seen."""
+    place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes, and `there`, a
+    reference to it if it can be referred to weakly; `traced`: each `tf.function`, by name; `of_classes`: which class
+    objects have, and the functions of classes; `arguments`: the paths of what parameters have as their default;
+    `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.

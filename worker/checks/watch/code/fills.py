@@ -44,7 +44,7 @@ def is_filled_first(array: Any, name: str, frames: Sequence[LoopFrame], codes: C
         function, line = loop_source.function_of(frame.frame.f_code), frame.frame.f_lineno
         if function is None:
             return False
-        reader = _Reader(array, frame.values, others)
+        reader = _SourceReader(array, frame.values, others)
         loops = [loop for loop in loop_source.loops_around(function, line) if loop.lineno > (frame.begins_at or 0)]
         for loop in reversed(loops):
             if is_inner and reader.first_use(loop.body) is not _Use.FILLS:
@@ -61,7 +61,7 @@ def _beside(body: Sequence[ast.stmt], line: int) -> Iterator[Sequence[ast.stmt]]
     yield [statement for statement in body if statement.lineno > line]
 
 
-class _Reader:
+class _SourceReader:
     """Reads the source of one function. `names`: what its names are now; `others`: the names of the script's functions
     that may read the array; `number`: the variable of a loop by which an element has been set."""
 
@@ -149,7 +149,7 @@ class _Reader:
             if function is not None and self._depth > 0:
                 given = _arguments(call, called, held, self._names)
                 names = ChainMap(given, dict(closure_of(called)), called.__globals__)
-                return _Reader(self._array, names, self._others, self._depth - 1).first_use(function.body)
+                return _SourceReader(self._array, names, self._others, self._depth - 1).first_use(function.body)
         may_read = self._calls_own_code(called) or name_of_call(call) in self._others
         return _Use.READS if self._others and may_read else _Use.NONE
 
@@ -172,7 +172,7 @@ class _Reader:
         for place, statement in enumerate(body):
             match statement:
                 case ast.Assign(targets=targets, value=value) if any(self._sets(part, number) for part in targets):
-                    later = _Reader(self._array, self._names, self._others, self._depth, number)
+                    later = _SourceReader(self._array, self._names, self._others, self._depth, number)
                     return self._use_in(value) is _Use.NONE and later.first_use(body[place + 1 :]) is _Use.NONE
             if self._use_by(statement) is not _Use.NONE:
                 return False
