@@ -16,6 +16,7 @@ Keys = frozenset[str | None]
 
 
 _SHOWING = frozenset({"print", "pprint", "debug", "info", "warning", "error", "log", "write", "len", "str", "repr"})
+"""Names of functions that put nothing into what they get."""
 
 
 def names_put_into_state(function: loop_source.Function | None, values: Mapping[str, Any]) -> Mapping[str, Keys]:
