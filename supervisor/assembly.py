@@ -103,8 +103,8 @@ def build_daemon(
 ) -> DaemonParts:
     """Builds all parts, and starts the capture of what programs print. To be called in the event loop.
 
-    `place`: this node's among those that were given to the job; None if nobody gave any. `gpu_helper`: what asks about
-    GPUs. `next_daemon`: the one that a reload executes.
+    `place`: this node's among those that were given to the job; None if nobody gave any. `next_daemon`: the one that a
+    reload executes.
     """
     settings = config.supervisord
     runners: dict[str, Runner] = {}
@@ -120,9 +120,7 @@ def build_daemon(
     services = _build_services(config, ledger, logs, expected_times, place, environment, gpus, hooks, listeners)
     watches = _build_watches(config, services, runners, exit_request, gpus)
     notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
-    programs = Programs(
-        config, read_config, services, runners, on_change=watches.on_change, on_added=notices.post_current_notice
-    )
+    programs = Programs(config, read_config, services, runners, watches.on_change, notices.post_current_notice)
     output.start(programs.on_output)
     proofs = Proofs(runners, services)
     signals = SignalHandlers(exit_request, programs, notices, logs, daemon_log, systemd, settings.power_timeout)

@@ -20,7 +20,7 @@ import structlog
 from supervisor import early_interrupt
 from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
-from supervisor.control.endpoints import ListenError
+from supervisor.control.listening_sockets import ListenError
 from supervisor.host.daemon_log.daemon_log import ChangesFile, DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LedgerError
@@ -206,26 +206,11 @@ def _run_daemon(
     )
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
+    lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
     try:
-        return asyncio.run(
-            _run_lifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
-        )
+        return asyncio.run(lifecycle.run())
     finally:
         daemon_log.stop()
-
-
-async def _run_lifecycle(
-    config: Config,
-    read_config: Callable[[], Config],
-    background: Background | Foreground,
-    daemon_log: DaemonLog,
-    gpu_helper: GpuHelper,
-    state: StateFolder,
-    reload: Reload,
-    next_daemon: NextDaemon,
-) -> int | None:
-    lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
-    return await lifecycle.run()
 
 
 if __name__ == "__main__":

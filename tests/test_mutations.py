@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from supervisor.core.listeners.pool import ListenerPool
 from supervisor.core.notices.notice import ClockReading
 from supervisor.ctl import render
-from supervisor.host import checkpoint_calls, checkpoint_process, health_checks, proof_process
-from supervisor.host.checkpoint_calls import Attempts, ListedCheckpoint, Listing, SetAside
+from supervisor.host import checkpoint_process, health_checks, proof_process
+from supervisor.host.checkpoint_calls import Attempts, Listing, SetAside
 from supervisor.host.logs.capture_mode import BEGIN, CAPTURED, COMMUNICATION, END, LOG, CaptureModeParser
 from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.parsing import ParseError
@@ -33,7 +33,8 @@ from supervisor.host.pipes.notify import MAX_STATUS, NotifyError, parse_notifica
 from supervisor.host.processes import marks, stacks
 from supervisor.host.proof_process import ProofProgress, Proven, encode_output, parse_output
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selection
+from supervisor.protocol.checkpoints import foreign, listing, manifest, quarantine, selection
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import BundleError
@@ -149,10 +150,10 @@ def read_answers(content: bytes, _: Path) -> None:
             answer = checkpoint_process._parse_answer(content, kind)
         except (OSError, NoValidCheckpoint) as error:
             assert len(str(error)) < 5000
-            assert len(getattr(error, "rejected", ())) <= checkpoint_calls.MAX_LISTED
+            assert len(getattr(error, "rejected", ())) <= listing.MAX_LISTED
         else:
             assert isinstance(answer, kind)
-            assert all(len(each.reason) <= checkpoint_calls.MAX_REASON for each in getattr(answer, "rejected", ()))
+            assert all(len(each.reason) <= listing.MAX_REASON for each in getattr(answer, "rejected", ()))
 
 
 def read_mark(content: bytes, _: Path) -> None:

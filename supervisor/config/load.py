@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from supervisor.config import program_defaults, section_relations, server_relations, supervisor_keys
+from supervisor.config.groups import ProcessGroup, build_groups
 from supervisor.config.keys.daemon import LOG_PATHS, SupervisordConfig, paths_in
 from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
+from supervisor.config.program import LISTENER_PRIORITY, ProgramContext, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
 from supervisor.config.schema.texts import environment as parse_environment

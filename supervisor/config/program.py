@@ -1,17 +1,18 @@
-"""Turns the sections [program:NAME], [eventlistener:NAME] and [group:NAME] into the models of their processes."""
+"""Turns the sections [program:NAME] and [eventlistener:NAME] into the models of their processes."""
 
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from supervisor.config import dependent_startup, program_relations, supervisor_keys
 from supervisor.config.environment_file import read_environment_file
+from supervisor.config.groups import ProcessGroup, check_name
 from supervisor.config.keys.daemon import SupervisordConfig
-from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
+from supervisor.config.keys.groups import ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, ProgramConfig
 from supervisor.config.schema.check import SectionReader
@@ -21,14 +22,6 @@ from supervisor.config.schema.texts import environment as parse_environment
 from supervisor.config.schema.words import FALSE, TRUE
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import program_placeholders
-from supervisor.ini.problems import nearest_word
-
-MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255
-RESERVED = ("all", "supervisord")
-"""Names that supervisorctl uses for something else."""
-
-_NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
-
 
 JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
@@ -40,22 +33,9 @@ LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listene
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessGroup:
-    """The group that processes belong to. `priority`: None if the program decides when it starts.
-
-    `is_pool`: its processes are event listeners.
-    """
-
-    name: str
-    priority: int | None = None
-    is_pool: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ProgramContext:
     """What a program's section takes from the rest of the file. `placeholders`: those that every section may use;
-    `environment`: the daemon's; `groups`:
-    by program, those of [group:NAME]."""
+    `environment`: the daemon's; `groups`: by program, those of [group:NAME]."""
 
     daemon: SupervisordConfig
     placeholders: Mapping[str, str]
@@ -129,18 +109,6 @@ def _build_process(place: _ProcessIdentity, reader: SectionReader, context: Prog
     program_relations.check_program(program, reader)
     priority = place.group.priority
     return replace(program, group_priority=program.priority if priority is None else priority)
-
-
-def check_name(name: str, reader: SectionReader, key: str | None = None) -> None:
-    """Adds a problem for a name that can't be used with supervisorctl or in the name of a file."""
-    if name in RESERVED:
-        reader.add_problem(f"can't have the name {name!r}, which supervisorctl uses itself; choose another name", key)
-    elif not _NAME.fullmatch(name) or not name.isprintable() or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
-        reader.add_problem(
-            f"can't have the name {name!r:.120}; choose one of 1 to {MAX_NAME_BYTES} bytes without space, ':', '/' or "
-            f"'*' that does not begin with '.' or '-'",
-            key,
-        )
 
 
 def _expand(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> dict[str, str]:
@@ -270,37 +238,3 @@ def _read_empty_paths(reader: SectionReader) -> None:
     if reader.texts.get("directory") == "":
         del reader.texts["directory"]
         reader.add_remark("directory is empty, which is the same as no such line, in Supervisor too", "directory")
-
-
-def build_groups(
-    sections: Mapping[str, SectionReader], programs: Iterable[str], known: Mapping[str, str]
-) -> dict[str, ProcessGroup]:
-    """By the name of a program: its group, for those that are in one."""
-    members: dict[str, ProcessGroup] = {}
-    programs = set(programs)
-    for name, reader in sections.items():
-        check_name(name, reader)
-        keys = set(GroupConfig.ini_keys())
-        reader.report_unknown_keys(keys, {})
-        reader.expand_values(keys, known)
-        if reader.texts.get("programs") == "":  # as a template leaves it that has found none
-            reader.add_remark("programs is empty, so there is no such group", "programs")
-            continue
-        group = reader.build_model(GroupConfig, {})
-        if name in programs and (group is None or name not in group.programs):
-            reader.add_problem(
-                f"has the same name as [program:{name}], which makes a group of that name; choose another name"
-            )
-        for program in group.programs if group else ():
-            if program not in programs:
-                meant = nearest_word(program, programs)
-                hint = f"did you mean {meant!r}?" if meant else f"add a section [program:{program:.80}]"
-                reader.add_problem(f"programs names {program!r:.80}, which does not exist; {hint}", "programs")
-            elif program in members and members[program].name == name:
-                reader.add_remark(f"programs names {program!r} twice, which is the same as once", "programs")
-            elif program in members:
-                text = f"programs names {program!r}, which is already in [group:{members[program].name}]"
-                reader.add_problem(f"{text}; delete it from one of them", "programs")
-            else:
-                members[program] = ProcessGroup(name, group.priority if group else None)
-    return members

@@ -26,9 +26,11 @@ from supervisor.core.program.effects import (
     Terminate,
 )
 from supervisor.core.program.events import Event
-from supervisor.core.program.facts import ALIVE, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, OVER, ProgramFacts, State
 
-Invariant = Callable[[ProgramFacts, Event, Sequence[Effect], ProgramFacts], bool]
+Facts = ProgramFacts
+Effects = Sequence[Effect]
+Invariant = Callable[[Facts, Event, Effects, Facts], bool]
 """Whether it holds: facts before, event, effects, facts after."""
 
 
@@ -45,10 +47,6 @@ _ON_EFFECTS: list[Invariant] = []
 _ON_CHANGE: list[Invariant] = []
 _LISTS = {When.ANYTHING: _ALWAYS, When.EFFECTS: _ON_EFFECTS, When.CHANGE: _ON_CHANGE}
 
-NEEDS_DEADLINE = frozenset(
-    {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING}
-)
-MAY_HAVE_DEADLINE = NEEDS_DEADLINE | {State.RUNNING}
 _NOTICED = (
     events.NoticeReceived | events.NoticeChanged | events.NoticeEnded | events.SavesMeasured | events.UploadsChanged
 )
@@ -57,17 +55,17 @@ _ENDS = events.WorkerExited | events.AttemptLost  # the process is gone
 _WITHOUT_FLUSH = frozenset({State.STARTING, State.RUNNING, State.ADOPTING})
 
 
-def broken(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> list[str]:
+def broken(before: Facts, event: Event, effects: Effects, after: Facts) -> list[str]:
     """The names of the invariants that do not hold; empty if all do."""
     try:
-        names = [holds.__name__ for holds in _ALWAYS if not holds(before, event, effects, after)]
+        looked_at = list(_ALWAYS)
         if effects:
-            names += [holds.__name__ for holds in _ON_EFFECTS if not holds(before, event, effects, after)]
+            looked_at += _ON_EFFECTS
         if after.state is not before.state or (after.deadline_at is None) is not (before.deadline_at is None):
-            names += [holds.__name__ for holds in _ON_CHANGE if not holds(before, event, effects, after)]
+            looked_at += _ON_CHANGE
+        return [holds.__name__ for holds in looked_at if not holds(before, event, effects, after)]
     except Exception as error:  # noqa: BLE001 - a defect of a check must not keep the effects from being executed
         return [f"internal error in a check: {error!r}"]
-    return names
 
 
 def all_invariants() -> list[Invariant]:
@@ -89,9 +87,7 @@ def invariant(when: When) -> Callable[[Invariant], Invariant]:
 
 
 @invariant(When.ANYTHING)
-def attempt_numbers_only_rise(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def attempt_numbers_only_rise(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """A number never comes back, and a new one is that of a process that is started now."""
     if after.attempt == before.attempt:
         return True
@@ -99,9 +95,7 @@ def attempt_numbers_only_rise(
 
 
 @invariant(When.ANYTHING)
-def wanted_changes_only_by_operators_or_completion(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def wanted_changes_only_by_operators_or_completion(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """And what changes is recorded in the same breath."""
     if after.wanted is before.wanted:
         return True
@@ -110,9 +104,7 @@ def wanted_changes_only_by_operators_or_completion(
 
 
 @invariant(When.ANYTHING)
-def saved_step_is_never_above_the_step(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def saved_step_is_never_above_the_step(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """What is saved was trained. A script's second run may begin at a lower step, so only a new save is looked at."""
     saved = after.current.saved_step
     if saved is None or saved == before.current.saved_step:
@@ -121,14 +113,14 @@ def saved_step_is_never_above_the_step(
 
 
 @invariant(When.ANYTHING)
-def closing_is_final(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def closing_is_final(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Nothing takes back that this daemon will not run the program any more."""
     return after.closing or not before.closing
 
 
 @invariant(When.ANYTHING)
 def failures_are_charged_once_and_to_their_own_budget(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """Only the end that is recorded now is charged, by one, and only if its cause is a failure."""
     now, then = after.failures.by_cause, before.failures.by_cause
@@ -140,9 +132,7 @@ def failures_are_charged_once_and_to_their_own_budget(
 
 
 @invariant(When.ANYTHING)
-def the_account_never_falls_without_a_reason(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def the_account_never_falls_without_a_reason(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Only an attempt that has restored an older checkpoint, and says why, lowers the newest that was reported.
 
     One that ended while no daemon ran shows by what it saved that it had.
@@ -156,9 +146,7 @@ def the_account_never_falls_without_a_reason(
 
 
 @invariant(When.ANYTHING)
-def each_change_of_the_account_has_a_revision(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def each_change_of_the_account_has_a_revision(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """By it, the later of two records on the disk is known."""
     if after.account is before.account:
         return True
@@ -169,24 +157,18 @@ def each_change_of_the_account_has_a_revision(
 
 
 @invariant(When.EFFECTS)
-def never_two_attempts(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def never_two_attempts(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """A process is started only where none is left, and only one."""
     spawns = [effect for effect in effects if isinstance(effect, Spawn)]
     if not spawns:
         return True
     is_gone = before.state not in ALIVE or isinstance(event, events.WorkerExited | events.SpawnFailed)
-    return len(spawns) == 1 and is_gone and spawns[0].attempt == after.attempt == before.attempt + 1 + _skipped(before)
-
-
-def _skipped(before: ProgramFacts) -> int:
-    """How many numbers another host has used above the present one."""
-    return max(0, before.attempts_used - before.attempt)
+    next_attempt = max(before.attempt, before.attempts_used) + 1
+    return len(spawns) == 1 and is_gone and spawns[0].attempt == after.attempt == next_attempt
 
 
 @invariant(When.EFFECTS)
-def only_what_is_wanted_is_started(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def only_what_is_wanted_is_started(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """A program that closes, is not wanted or is held back starts no process."""
     if not any(isinstance(effect, Spawn) for effect in effects):
         return True
@@ -194,7 +176,7 @@ def only_what_is_wanted_is_started(
 
 
 @invariant(When.EFFECTS)
-def a_notice_ends_nothing(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def a_notice_ends_nothing(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Word that the host goes away asks for saves; it neither kills nor decides what is wanted."""
     if not isinstance(event, _NOTICED):
         return True
@@ -202,9 +184,7 @@ def a_notice_ends_nothing(before: ProgramFacts, event: Event, effects: Sequence[
 
 
 @invariant(When.EFFECTS)
-def what_ends_a_process_is_seen_in_the_state(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def what_ends_a_process_is_seen_in_the_state(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """SIGKILL means KILLING, the stop signal or SIGABRT STOPPING; each has a deadline that repeats or hardens it."""
     for effect in effects:
         if isinstance(effect, Kill) and after.state is not State.KILLING:
@@ -215,9 +195,7 @@ def what_ends_a_process_is_seen_in_the_state(
 
 
 @invariant(When.EFFECTS)
-def a_flush_is_asked_for_only_in_flushing(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def a_flush_is_asked_for_only_in_flushing(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """And it is the one that is waited for, with an id that was never used."""
     asked = [effect for effect in effects if isinstance(effect, RequestFlush)]
     if not asked:
@@ -229,7 +207,7 @@ def a_flush_is_asked_for_only_in_flushing(
 
 @invariant(When.EFFECTS)
 def a_worker_begins_only_from_a_selected_checkpoint(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """`go` is sent once it is known what is to be restored, and to a worker that is starting."""
     if not any(isinstance(effect, SendGo) for effect in effects):
@@ -238,7 +216,7 @@ def a_worker_begins_only_from_a_selected_checkpoint(
 
 
 @invariant(When.EFFECTS)
-def an_attempt_ends_once(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def an_attempt_ends_once(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """At most one end is recorded at a time, and it is that of the attempt that there was."""
     ends = [effect for effect in effects if isinstance(effect, RecordEnd)]
     return len(ends) <= 1 and all(end.attempt == before.attempt for end in ends)
@@ -246,7 +224,7 @@ def an_attempt_ends_once(before: ProgramFacts, event: Event, effects: Sequence[E
 
 @invariant(When.EFFECTS)
 def no_start_is_behind_the_account_without_a_reason(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """What is restored is as new as the newest that was reported, or why not is said."""
     newest = before.account.newest
@@ -259,7 +237,7 @@ def no_start_is_behind_the_account_without_a_reason(
 
 @invariant(When.EFFECTS)
 def evidence_ends_only_a_job_that_was_silent_meanwhile(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """A look at a silent job says nothing once it made progress, and nothing where looks are off."""
     if not isinstance(event, events.SilenceObserved) or not any(isinstance(effect, Abort) for effect in effects):
@@ -272,30 +250,26 @@ def evidence_ends_only_a_job_that_was_silent_meanwhile(
 
 
 @invariant(When.CHANGE)
-def states_that_wait_have_a_deadline(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def states_that_wait_have_a_deadline(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Nothing is waited for without a limit."""
-    return after.deadline_at is not None or after.state not in NEEDS_DEADLINE
+    return after.deadline_at is not None or after.state in (*OVER, State.RUNNING)
 
 
 @invariant(When.CHANGE)
-def states_that_rest_have_none(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def states_that_rest_have_none(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Where nothing is waited for, no timer fires."""
-    return after.deadline_at is None or after.state in MAY_HAVE_DEADLINE
+    return after.deadline_at is None or after.state not in OVER
 
 
 @invariant(When.CHANGE)
-def failed_has_a_reason(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def failed_has_a_reason(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Whoever has to act is told why."""
     return bool(after.reason) or after.state is not State.FAILED
 
 
 @invariant(When.CHANGE)
 def a_flush_is_pending_only_where_it_can_be_answered(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """FLUSHING waits for one; a worker that starts, trains or is being identified has none pending."""
     pending = after.current.flush is not None
@@ -303,7 +277,7 @@ def a_flush_is_pending_only_where_it_can_be_answered(
 
 
 @invariant(When.CHANGE)
-def an_end_is_recorded(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
+def an_end_is_recorded(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """A process that is gone leaves its cause, unless nothing was tried (SpawnFailed with a time to try again)."""
     if before.state not in ALIVE or after.state in ALIVE or not isinstance(event, events.WorkerExited):
         return True
@@ -312,7 +286,7 @@ def an_end_is_recorded(before: ProgramFacts, event: Event, effects: Sequence[Eff
 
 @invariant(When.CHANGE)
 def only_a_process_that_is_gone_leaves_the_states_of_one(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+    before: Facts, event: Event, effects: Effects, after: Facts
 ) -> bool:
     """Nothing but its exit, or that it never came to be, ends the supervision of a process."""
     if before.state not in ALIVE or after.state in ALIVE:
@@ -321,8 +295,6 @@ def only_a_process_that_is_gone_leaves_the_states_of_one(
 
 
 @invariant(When.CHANGE)
-def nothing_waits_for_a_host_that_stays(
-    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
-) -> bool:
+def nothing_waits_for_a_host_that_stays(before: Facts, event: Event, effects: Effects, after: Facts) -> bool:
     """Without a notice, a back-off is for another reason."""
     return after.notice is not None or not (after.state is State.BACKOFF and after.waits_for_host)

@@ -55,19 +55,13 @@ from supervisor.core.actions.notices import while_flushing, while_running
 from supervisor.core.program import events
 from supervisor.core.program.effects import Effect, ReportBreach
 from supervisor.core.program.events import Event
-from supervisor.core.program.facts import (
-    ALIVE,
-    Policy,
-    ProgramFacts,
-    State,
-)
+from supervisor.core.program.facts import ALIVE, OVER, Policy, ProgramFacts, State
 from supervisor.core.program.persisted_facts import PersistedFacts, restore_facts
 
 STOPPED, STARTING, RUNNING, FLUSHING = State.STOPPED, State.STARTING, State.RUNNING, State.FLUSHING
 STOPPING, KILLING, BACKOFF, ADOPTING = State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING
 SUCCEEDED, EXITED, FAILED = State.SUCCEEDED, State.EXITED, State.FAILED
 
-OVER = (STOPPED, SUCCEEDED, EXITED, FAILED)
 LAUNCHED = (STARTING, RUNNING, FLUSHING, STOPPING, KILLING)  # by this daemon
 
 # fmt: off

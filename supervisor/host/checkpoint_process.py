@@ -18,8 +18,6 @@ from typing import Any
 
 from supervisor.host import checkpoint_calls
 from supervisor.host.checkpoint_calls import (
-    MAX_LISTED,
-    MAX_REASON,
     Attempts,
     CheckpointAnswer,
     CheckpointRequest,
@@ -31,9 +29,10 @@ from supervisor.host.checkpoint_calls import (
     SetAside,
     shortened,
 )
-from supervisor.host.child_answer import read_answer
+from supervisor.host.child_output import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.protocol.checkpoints.directory import DirectoryView
+from supervisor.protocol.checkpoints.listing import MAX_LISTED, MAX_REASON
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object

@@ -18,7 +18,6 @@ from supervisor.host.checkpoint_calls import (
     Attempts,
     CheckpointAnswer,
     CheckpointRequest,
-    ListedCheckpoint,
     Listing,
     Moved,
     OnDisk,
@@ -33,6 +32,7 @@ from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 

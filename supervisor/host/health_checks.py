@@ -8,9 +8,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.child_output import wait_and_read
 from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits
-from supervisor.host.processes.child_output import wait_and_read
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from supervisor.host.child_output import wait_and_read
 from supervisor.host.children import start_own
-from supervisor.host.processes.child_output import wait_and_read
 from supervisor.protocol.plurals import counted
 
 QUEUED = 100  # of a program; if each command takes its 30 s, the last is 50 minutes late: more would be of no use

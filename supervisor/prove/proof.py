@@ -78,7 +78,7 @@ class Proof:
         kills = self._plan_kills(undisturbed)
         end = plan.end_of_killed_run(undisturbed.record.last, is_whole=undisturbed.is_whole)
         interval = self._interval(undisturbed)
-        report = self._report(undisturbed, kills)
+        report = self._report(undisturbed)
         self._require_room(undisturbed.checkpoint)
         try:
             killed = self._run_killed(WorkerPlan(kills, end, watches_restarts=True), interval, undisturbed)
@@ -156,7 +156,7 @@ class Proof:
             is_whole=undisturbed.is_whole and not undisturbed.is_outside,
         )
 
-    def _report(self, undisturbed: _Run, kills: Sequence[PlannedKill]) -> ProofReport:
+    def _report(self, undisturbed: _Run) -> ProofReport:
         record = undisturbed.record
         edges = [edge for edge in record.edges if edge <= record.last]
         if undisturbed.is_whole and record.last not in edges and not undisturbed.is_outside:

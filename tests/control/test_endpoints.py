@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from bench import peer
 from supervisor.config.schema.secret import Secret, hash_password
-from supervisor.control.endpoints import SO_PASSRIGHTS, ListenError, SocketFile, listen_on_file
 from supervisor.control.http.access import (
     GUESS_EVERY_S,
     MAX_GUESSES,
@@ -29,6 +28,7 @@ from supervisor.control.http.access import (
     TooManyGuesses,
     _credentials,
 )
+from supervisor.control.listening_sockets import SO_PASSRIGHTS, ListenError, SocketFile, listen_on_file
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused, let_others_in

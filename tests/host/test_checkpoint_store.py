@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, ListedCheckpoint, Moved, Question, answer
+from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, Moved, Question, answer
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.checkpoints.replayed import to_bytes

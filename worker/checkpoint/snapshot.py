@@ -18,6 +18,7 @@ from worker.checkpoint.bundle_writer import BundleCopy
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.checkpoint.copy_memory import BufferPool, CopyMemory
 from worker.devices.tpu import host_memory_device
+from worker.state import extra_state
 
 
 class Snapshot(Protocol):
@@ -150,21 +151,13 @@ def _are_finite(values: np.ndarray) -> bool:
 
 def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
     """The keys of tracked variables with a NaN or an infinity, read one by one without serializing other objects."""
-    view, paths, keys = tf.train.TrackableView(tracked), {id(tracked): ""}, set()
-    waiting = [tracked]
-    for parent in waiting:
-        for name, child in view.children(parent).items():
-            if id(child) in paths:
-                continue
-            paths[id(child)] = path = f"{paths[id(parent)]}/{name}".lstrip("/")
-            waiting.append(child)
-            if (
-                isinstance(child, (tf.Variable, tf.keras.Variable))
-                and getattr(child.dtype, "name", child.dtype) in _SUM_TYPES
-                and not _are_finite(bundle_writer.host_elements(tf.convert_to_tensor(child)))  # a variable would copy
-            ):
-                keys.add(f"{path}{_VALUE}")
-    return frozenset(keys)
+    return frozenset(
+        f"{path}{_VALUE}"
+        for path, item in extra_state.tracked_by_path(tracked)
+        if isinstance(item, (tf.Variable, tf.keras.Variable))
+        and getattr(item.dtype, "name", item.dtype) in _SUM_TYPES
+        and not _are_finite(bundle_writer.host_elements(tf.convert_to_tensor(item)))  # a variable would copy
+    )
 
 
 def tensor_name(key: str) -> str:

@@ -59,7 +59,7 @@ def build_strategy(
     deterministic: bool = False,
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
-    """`strategy` for the process that `told` describes."""
+    """`strategy` for a process that was launched so."""
     checkpoint_dir = launch.checkpoint_dir or (Path(directory) if directory is not None else None)
     if not (launch.deterministic or deterministic):
         return _build_strategy(launch, name, replicas, workers, checkpoint_dir)

@@ -5,33 +5,22 @@ its end (`epoch_callbacks`).
 """
 
 import contextlib
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from worker.checks import reachability
-from worker.data.resume_dataset import explain_uncuttable
 from worker.internals import keras_internals
 from worker.keras.arguments import DataArguments, make_fit_data
-from worker.keras.building import build_from_data, build_symbolically, build_with_train_step
+from worker.keras.building import build_from_data, build_with_train_step
 from worker.keras.callbacks import check_callbacks
 from worker.keras.data.end_of_data import ExampleCounter
 from worker.keras.data.fit_data import FitData
-from worker.keras.epoch_callbacks import EpochCallbacks, metrics_of
+from worker.keras.fit_loop import FitLoop
 from worker.keras.run import FitRun
-from worker.keras.several_workers import (
-    agree_to_stop,
-    files_apart,
-    prepare_model,
-    require_metrics_in_scope,
-    require_same,
-    require_same_data,
-    require_same_order,
-)
+from worker.keras.several_workers import files_apart, prepare_model, require_same
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -82,33 +71,46 @@ def fit(
     arguments = DataArguments(
         x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
     )
+    options["validation_batch_size"] = validation_batch_size or batch_size
+    settings = {"strategy": strategy, "directory": directory, "interval": interval, "generators": generators,
+                "leave_out": tuple(leave_out), "strict": strict, "on_nan": on_nan, "summaries": summaries,
+                "summary_every": summary_every}  # fmt: skip
+    return _fit(model, arguments, epochs, verbose, callbacks, options, settings)
+
+
+def _fit(
+    model: Any,
+    arguments: DataArguments,
+    epochs: int,
+    verbose: Any,
+    callbacks: Any,
+    options: dict[str, Any],
+    settings: Mapping[str, Any],
+) -> Any:
+    """`options`: what `model.fit` gets besides; `settings`: of the run."""
     data, validation_data = make_fit_data(arguments, epochs)
-    listed_callbacks = check_callbacks(callbacks)
-    data.note_trained([model, *listed_callbacks])
+    callbacks = check_callbacks(callbacks)
+    data.note_trained([model, *callbacks])
     build_from_data(model, data)
     build_with_train_step(model, data)
-    exempt = tuple(leave_out)
-    state = FitState(model, exempt)
-    validation = Validation(validation_data)
-    options |= {"validation_data": validation.data, "validation_batch_size": validation_batch_size or batch_size}
+    state, validation = FitState(model, settings["leave_out"]), Validation(validation_data)
+    options["validation_data"] = validation.data
     per_epoch = data.count_batches(Position())
-    counter = ExampleCounter(model, strategy) if data.counts_examples else None
-    run = FitRun(_tracked(model, state), strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
-                  interval=interval, generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
-                  summaries=summaries, summary_every=summary_every)  # fmt: skip
-    run.attach(state, counter, data, validation, _roots(model, data, listed_callbacks))
+    counter = ExampleCounter(model, settings["strategy"]) if data.counts_examples else None
+    run = FitRun(_tracked(model, state), total_steps=_total_steps(data, epochs), **settings)
+    run.attach(state, counter, data, validation, _roots(model, data, callbacks))
     gang = run.gang
     if gang is not None:
-        require_same(gang, _common(model, epochs, per_epoch, listed_callbacks, options))
+        require_same(gang, _common(model, epochs, per_epoch, callbacks, options))
     with (
         run,
         contextlib.nullcontext() if counter is None else counter.counting(model),
-        files_apart(gang, listed_callbacks),
+        files_apart(gang, callbacks),
     ):
         state.restore_data(data, validation)
         run.report_lost_state(data.lost, "the data")
-        listed = _list_callbacks(listed_callbacks, model, run, epochs, per_epoch, verbose)
-        _train(_Training(model, data, validation, listed, run, state, options), epochs)
+        listed = _list_callbacks(callbacks, model, run, epochs, per_epoch, verbose)
+        FitLoop(model, data, validation, listed, run, state, options).train(epochs)
     _limit_history(model.history, epochs, options.get("validation_freq", 1))
     return model.history
 
@@ -126,40 +128,6 @@ def _limit_history(history: Any, epochs: int, validation_freq: int | Collection[
     for values in history.history.values():
         del values[len(own) if len(values) == len(history.epoch) else len(validated) :]
     history.epoch = own
-
-
-@dataclass(frozen=True, slots=True)
-class _Training:
-    """One `fit`. `listed`: Keras' list of the callbacks; `options`: what `model.fit` gets besides."""
-
-    model: Any
-    data: FitData
-    validation: Validation
-    listed: Any
-    run: FitRun
-    state: FitState
-    options: Mapping[str, Any]
-
-
-def _train(training: _Training, epochs: int) -> None:
-    """Trains what is left of the epochs, with the callbacks' beginning and end around it."""
-    model, data, run, state, listed = training.model, training.data, training.run, training.state, training.listed
-    state.prepare_callbacks(listed.callbacks)
-    run.begin_callbacks(listed)
-    run.report_lost_state(state.begin_training(listed.callbacks))
-    data.begin_training(resumed=state.is_restored)
-    if run.gang is not None:
-        require_same_data(run.gang, data)
-    stopped = state.stopped
-    while run.position.epoch < epochs and not stopped:
-        if data.has_no_batch_left(run.position):
-            _end_epoch(training)
-        else:
-            _train_epoch(training)
-        stopped = model.stop_training
-    if model.optimizer is not None:
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-    listed.on_train_end(state.last_logs)
 
 
 def _common(
@@ -224,96 +192,3 @@ def _roots(model: Any, data: FitData, callbacks: Sequence[Any]) -> list[reachabi
         roots += [(f"{name}.{attribute}", value) for attribute, value in attributes.items() if value is not model]
         roots += [(name, function) for function in reachability.script_methods_of(callback)]
     return roots
-
-
-def _train_epoch(training: _Training) -> None:
-    """Calls `model.fit` for what is left of the epoch."""
-    model, data = training.model, training.data
-    callbacks = EpochCallbacks(
-        model, training.listed.callbacks, training.run, training.state, data, training.validation
-    )
-    gang = training.run.gang
-    start = callbacks.start
-    if start.batch == 0:
-        data.begin_epoch()
-    batches = callbacks.batches = data.open(start, model, callbacks.passes)
-    _build(model, batches.spec, metrics=start.batch > 0)
-    if gang is not None:
-        require_same_order(gang, data, start, callbacks.passes)
-        require_metrics_in_scope(model, model.distribute_strategy)
-    with _keeping_raw_weights(model.optimizer), keras_internals.without_symbolic_build(model), _explained_errors():
-        model.fit(
-            batches, initial_epoch=start.epoch, epochs=start.epoch + 1, callbacks=callbacks, verbose=0, shuffle=False,
-            **training.options,
-        )  # fmt: skip
-    if callbacks.steps == 0 and start.batch == 0:
-        raise ValueError(f"cannot train: the dataset of epoch {start.epoch} has no batches")
-
-
-@contextlib.contextmanager
-def _keeping_raw_weights(optimizer: Any) -> Iterator[None]:
-    """Prevents Keras from replacing the weights by their moving averages (`use_ema`) at the end of each `model.fit`.
-
-    Here one call is one epoch, and training continues with the weights themselves.
-    """
-    object.__setattr__(optimizer, "finalize_variable_values", lambda variables: None)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "finalize_variable_values")
-
-
-@contextlib.contextmanager
-def _explained_errors() -> Iterator[None]:
-    """Replaces a dataset error that comes out of a compiled step by its plain cause, and silences Keras' warning that a
-    dataset of unknown length has ended."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
-            yield
-    except tf.errors.OpError as error:
-        if (plain := explain_uncuttable(error)) is not None:
-            raise plain from error
-        raise
-
-
-def _build(model: Any, spec: Any, metrics: bool) -> None:
-    """Creates what Keras would create at the first step, or before it under a strategy, from the spec of a batch.
-
-    With `metrics` also without a strategy, so that their saved values can be restored; but not for a model without
-    `call`, which has a train step of its own: Keras can't build its loss, and trains without.
-    """
-    has_strategy = keras_internals.strategy_of(model) is not None
-    needed = has_strategy or (metrics and keras_internals.can_be_called(model))
-    if needed and not keras_internals.has_built_metrics(model):
-        with model.distribute_strategy.scope():
-            build_symbolically(model, spec)
-
-
-def _end_epoch(training: _Training) -> None:
-    """Does what belongs to the end of an epoch that has no batch left: its metrics, validation and callbacks."""
-    model, data, run, options = training.model, training.data, training.run, training.options
-    epoch = run.position.epoch
-    _build(model, data.element_spec(), metrics=True)
-    run.report_lost_state(training.state.fill_metrics(), "metrics")
-    logs = metrics_of(model)
-    if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
-        inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
-        training.validation.begin(epoch)
-        with run.evaluating(), keras_internals.without_symbolic_build(model):
-            results = model.evaluate(
-                inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
-                steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
-            )  # fmt: skip
-        training.validation.opened()
-        training.validation.end()
-        logs |= {f"val_{name}": value for name, value in results.items()}
-    training.listed.on_epoch_end(epoch, logs)
-    if run.gang is not None:
-        agree_to_stop(run.gang, model)
-    training.state.last_logs = logs
-    run.move_to(data.next_epoch(run.position, run.count_examples))
-
-
-def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
-    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency

@@ -7,12 +7,14 @@ training all make sure that they have restored the same.
 import contextlib
 import json
 import platform
+import secrets
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.protocol import layout
+from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
@@ -25,10 +27,11 @@ from worker.process import local_processes
 from worker.process.attempt import Attempt
 from worker.run import own_folders
 from worker.run.run_checkpoints import SavedState
-from worker.run.shared_directory import make_mark, require_shared
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import NoLock
 from worker.state import extra_state
+
+SHARED_S = 10.0  # until what one host has written is seen by all; network file systems take a second or three
 
 
 class GangRestore:
@@ -48,7 +51,7 @@ class GangRestore:
     def open_directory(self, directory: Path, open_own: Callable[[Path], OpenedDirectory]) -> OpenedDirectory:
         """The directory with the checkpoint that all restore. `open_own`: as the chief opens it and selects.
 
-        Exits with STOPPED if the chief belongs to another generation, and as `require_shared` and `open_own` do.
+        Exits with STOPPED if the chief belongs to another generation, and as `_require_shared` and `open_own` do.
         """
         gang, attempt = self._gang, self._attempt
         if self.has_own_folders and attempt.has_begun_run:
@@ -58,7 +61,7 @@ class GangRestore:
             if (started := local_processes.find_local_processes()) is not None:
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
-            mark = None if self.has_own_folders else make_mark(directory)
+            mark = None if self.has_own_folders else _make_mark(directory)
             proof = own_folders.proof_of(opened.restore) if mark is None else ""
             self._name_checkpoints_after(attempt.number)  # without a daemon, it has one only now
             mark_name = None if mark is None else mark.name
@@ -67,7 +70,7 @@ class GangRestore:
             if mark is None:
                 own_folders.require_same(opened.restore, proof, gang, attempt)
             else:
-                require_shared(mark, gang, attempt)
+                _require_shared(mark, gang, attempt)
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
@@ -85,7 +88,7 @@ class GangRestore:
             opened = open_own(directory)
             own_folders.require_same(opened.restore, proof, gang, attempt)
             return opened
-        require_shared(directory / mark_name, gang, attempt)
+        _require_shared(directory / mark_name, gang, attempt)
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
@@ -159,3 +162,42 @@ class GangRestore:
                 f"cannot train: {differ} of {self._gang.size} workers restored another state than the chief, which has "
                 f"step {theirs[0]} (this worker has step {mine[0]}); let all of them share one checkpoint_dir"
             )
+
+
+def _make_mark(directory: Path) -> Path:
+    """A file of a name that nobody has looked for yet: a network file system remembers what was not there."""
+    for left in directory.glob(f"{layout.GANG_MARK}*"):
+        left.unlink(missing_ok=True)
+    mark = directory / f"{layout.GANG_MARK}{secrets.token_hex(8)}"
+    durable.write_file(mark, b"")
+    return mark
+
+
+def _require_shared(mark: Path, gang: Gang, attempt: Attempt) -> None:
+    """Ends all workers unless each of them sees the chief's `mark`.
+
+    A gang of which one worker has another directory under the chief's path would train and save, and could not go on
+    from what it saved.
+    """
+    is_seen = _is_seen(mark)
+    missing = gang.sum([int(not is_seen)])[0]
+    if gang.is_chief:
+        mark.unlink(missing_ok=True)
+    if missing:
+        where = "" if is_seen else f" on {platform.node()}"
+        who = f"{missing} of {gang.size} workers do" if is_seen else "this worker does"
+        attempt.exit_with_error(
+            WorkerExit.DIRECTORY_UNUSABLE,
+            f"cannot train: checkpoint_dir {mark.parent}{where} must be shared by all nodes of the gang, and {who} "
+            f"not see what the chief writes there; put it on a file system that all of them mount, or give the job a "
+            f"mirror and checkpoint_dir_shared = false",
+        )
+
+
+def _is_seen(mark: Path) -> bool:
+    deadline = time.monotonic() + SHARED_S
+    while not mark.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

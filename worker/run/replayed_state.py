@@ -1,5 +1,6 @@
 """Copies, puts back and compares the variables of a checkpoint: for replays, and for the head of an epoch."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,22 +75,12 @@ class ReplayedTensorFlow(ReplayedRun[Values]):
 
 def _variables_of(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, Any]]:
     """Each once, under the shortest path as TensorFlow names keys; those that only Keras knows under its own path."""
-    view, paths = tf.train.TrackableView(tracked), {id(tracked): ""}
-    waiting: list[Any] = [tracked]
     seen: set[int] = set()
-    for parent in waiting:
-        for name, child in view.children(parent).items():
-            if id(child) in paths:
-                continue
-            paths[id(child)] = path = f"{paths[id(parent)]}/{name}".lstrip("/")
-            waiting.append(child)
-            if isinstance(child, tf.Variable | tf.keras.Variable) and seen.isdisjoint(identities(child)):
-                seen |= identities(child)
-                yield tensor_name(path), child
-    for variable in extra_state.keras_variables(tracked):
-        if seen.isdisjoint(identities(variable)):
-            seen |= identities(variable)
-            yield str(getattr(variable, "path", variable.name)), variable
+    of_keras = ((getattr(item, "path", item.name), item) for item in extra_state.keras_variables(tracked))
+    for path, item in itertools.chain(extra_state.tracked_by_path(tracked), of_keras):
+        if isinstance(item, tf.Variable | tf.keras.Variable) and seen.isdisjoint(identities(item)):
+            seen |= identities(item)
+            yield tensor_name(str(path)), item
 
 
 def _are_same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:

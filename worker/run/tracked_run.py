@@ -15,13 +15,13 @@ from worker.base.run_base import RunBase
 from worker.base.run_settings import RunSettings
 from worker.checks.watch.kept.kept_values import Kept
 from worker.data import collectives
+from worker.export import RunExports
 from worker.process import local_processes
 from worker.replay.replayed_run import LoopAccess
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.misuse import explain
 from worker.run.replayed_state import ReplayedTensorFlow, copy_small_variables
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
-from worker.run.run_exports import RunExports
 from worker.state import extra_state, random_generators
 from worker.state.callback_state import CallbackState, callbacks_in, is_keras_callback
 from worker.state.random_generators import GENERATORS

@@ -18,7 +18,7 @@ import numpy as np
 
 from supervisor.protocol import layout
 from supervisor.protocol.available_memory import memory_threads
-from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
+from supervisor.protocol.checkpoints.manifest import FileRecord
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.memory_tier.layout import BundlePlace, NoCopy, WholeCopy, prove_newest
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
@@ -100,16 +100,7 @@ class MemoryCheckpoint:
             content = _encode_index(self._copy, bundle, with_checksums=bundle.prefix != layout.PREFIX)
             (folder / index).write_bytes(content)
             sizes |= {data: bundle.size, index: len(content)}
-        manifest = Manifest(
-            job=description.job,
-            attempt=description.attempt,
-            step=description.step,
-            created_wall_at=description.created_wall_at,
-            files=tuple(FileRecord(name, size, NOT_HASHED) for name, size in sizes.items()),
-            versions=description.versions,
-            topology=description.topology,
-            metrics=description.metrics,
-        )
+        manifest = description.manifest(FileRecord(name, size, NOT_HASHED) for name, size in sizes.items())
         (folder / layout.MANIFEST).write_bytes(manifest.to_bytes())
 
 

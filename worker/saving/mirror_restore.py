@@ -11,9 +11,10 @@ from pathlib import Path
 
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import OtherRun, fetch
+from supervisor.protocol.mirror.fetching import fetch
 from supervisor.protocol.mirror.folder_epochs import local_checkpoints
 from supervisor.protocol.mirror.keys import store_url
+from supervisor.protocol.mirror.other_run import OtherRun
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.launch import MIRROR

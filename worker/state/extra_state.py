@@ -62,6 +62,18 @@ def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
     return [node for node in tf.train.TrackableView(checkpoint).descendants() if isinstance(node, kind)]
 
 
+def tracked_by_path(checkpoint: tf.train.Checkpoint) -> Iterator[tuple[str, Any]]:
+    """Each object that `checkpoint` reaches, once, under the shortest path, as TensorFlow names keys."""
+    view, paths = tf.train.TrackableView(checkpoint), {id(checkpoint): ""}
+    waiting: list[Any] = [checkpoint]
+    for parent in waiting:
+        for name, child in view.children(parent).items():
+            if id(child) not in paths:
+                paths[id(child)] = path = f"{paths[id(parent)]}/{name}".lstrip("/")
+                waiting.append(child)
+                yield path, child
+
+
 def optimizer_steps(checkpoint: tf.train.Checkpoint) -> int:
     """How many steps the tracked optimizers have made; 0 if there is none."""
     optimizers = tracked_objects(checkpoint, tf.keras.optimizers.Optimizer)

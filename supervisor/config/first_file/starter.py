@@ -14,8 +14,8 @@ from supervisor.config.first_file.command_survey import survey_with_modules
 from supervisor.config.first_file.interpreters import find_interpreter, has_worker, missing_packages, missing_worker
 from supervisor.config.first_file.script_start import ScriptStart, how_started, named_script
 from supervisor.config.first_file.script_survey import ScriptError, ScriptKind, ScriptSurvey
+from supervisor.config.groups import MAX_NAME_BYTES, RESERVED
 from supervisor.config.load import check_config
-from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
 from supervisor.ini.ownership import why_not_as_root
 from supervisor.ini.problems import ConfigError

@@ -7,7 +7,7 @@ from supervisor.control.base.context import CommandContext, ProgramName, find_jo
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import UP
-from supervisor.host.checkpoint_calls import ListedCheckpoint
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import flush_answer

@@ -9,8 +9,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.gpus.decisions import GpuUse
 from supervisor.core.gpus.guard import Guard
 from supervisor.core.gpus.health import GpuHealth, as_gpu
-from supervisor.core.gpus.records import WEEKS_S, GpuRecord
-from supervisor.core.gpus.words import last_fault
+from supervisor.core.gpus.records import WEEKS_S, GpuRecord, last_fault
 
 
 @dataclass(frozen=True, slots=True)

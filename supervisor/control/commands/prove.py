@@ -2,7 +2,7 @@
 same."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job
@@ -146,23 +146,9 @@ def proving_now(proofs: Proofs, name: str) -> ProvingNow | None:
 
 
 def _status_of(report: ProofReport, has_changed: bool | None) -> ProofStatus:
-    return ProofStatus(
-        text=describe_proof(report, time.time(), has_changed),
-        verdict=report.verdict,
-        wall_at=report.wall_at,
-        took_s=report.took_s,
-        steps=report.steps,
-        epoch_ends=report.epoch_ends,
-        state_bytes=report.state_bytes,
-        kills=report.kills,
-        reason=report.reason,
-        differences=report.differences[:SHOWN_DIFFERENCES],
-        likely=report.likely,
-        named=report.named,
-        remedy=report.remedy,
-        not_varied=report.not_varied,
-        has_changed=has_changed,
-    )
+    same = {field.name: getattr(report, field.name) for field in fields(ProofStatus) if hasattr(report, field.name)}
+    shown = same | {"differences": report.differences[:SHOWN_DIFFERENCES]}
+    return ProofStatus(text=describe_proof(report, time.time(), has_changed), has_changed=has_changed, **shown)
 
 
 def describe_proof(report: ProofReport, wall_now: float, has_changed: bool | None = None) -> str:

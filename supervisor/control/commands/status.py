@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from supervisor.config import ProgramConfig
 from supervisor.control.base.context import CommandContext
@@ -98,37 +99,28 @@ def _status_or_line(
     try:
         return _status(runner, log_errors, flush_time_s, shortest_s, proofs)
     except Exception as error:  # noqa: BLE001 - it must not hide the others
-        (word, code), config = wire_state_or_unknown(runner), runner.config
-        return ProgramStatus(
-            name=runner.name,
-            group=config.group,
-            process=config.process,
-            group_priority=config.group_priority,
-            priority=config.priority,
-            state=runner.state,
-            wire_state=word,
-            wire_code=code,
-            description=not_shown(runner.name, error),
-            pid=runner.pid,
-            cgroup=None,
-            can_outlive=None,
-            not_applied=runner.not_applied,
-            started_wall_at=None,
-            ended_wall_at=None,
-            exit_code=None,
-            signal=None,
-            reason=None,
-            diagnosis=None,
-            says=None,
-            wanted=runner.wanted,
-            warning=None,
-            durable_s=None,
-            notice=None,
-            listener=None,
-            stdout_logfile=_path_text(config.stdout_logfile),
-            stderr_logfile=_path_text(config.stderr_logfile),
-            job=None,
-        )
+        word, code = wire_state_or_unknown(runner)
+        nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(ProgramStatus))
+        shown = {"wire_state": word, "wire_code": code, "description": not_shown(runner.name, error)}
+        return ProgramStatus(**nothing | shown | _always_known(runner))
+
+
+def _always_known(runner: Runner) -> dict[str, Any]:
+    """Fields of ProgramStatus that need nothing of what the program or its job say."""
+    config = runner.config
+    return {
+        "name": runner.name,
+        "group": config.group,
+        "process": config.process,
+        "group_priority": config.group_priority,
+        "priority": config.priority,
+        "state": runner.state,
+        "pid": runner.pid,
+        "wanted": runner.wanted,
+        "not_applied": runner.not_applied,
+        "stdout_logfile": _path_text(config.stdout_logfile),
+        "stderr_logfile": _path_text(config.stderr_logfile),
+    }
 
 
 def _status(
@@ -140,23 +132,16 @@ def _status(
 ) -> ProgramStatus:
     """`log_errors`: by path. `flush_time_s`: of this job; `shortest_s`: the shortest warning this host gives."""
     word, code = wire_state(runner)
-    last_exit, config = runner.records.process.last_exit, runner.config
-    log_error = next((log_errors[path] for path in _log_destinations(config) if path in log_errors), None)
+    last_exit = runner.records.process.last_exit
+    log_error = next((log_errors[path] for path in _log_destinations(runner.config) if path in log_errors), None)
     is_uploaded = runner.mirror is not None and runner.mirror.is_awaited
     warning = slow_flush_warning(flush_time_s, shortest_s, is_uploaded)
     difference = difference_found(proofs, runner.name)
     return ProgramStatus(
-        name=runner.name,
-        group=config.group,
-        process=config.process,
-        group_priority=config.group_priority,
-        priority=config.priority,
-        state=runner.state,
+        **_always_known(runner),
         wire_state=word,
         wire_code=code,
         description=full_description(runner, log_error, warning, difference),
-        not_applied=runner.not_applied,
-        pid=runner.pid,
         cgroup=_path_text(runner.current.cgroup),
         can_outlive=runner.current.can_outlive,
         started_wall_at=runner.records.process.started_wall_at,
@@ -166,13 +151,10 @@ def _status(
         reason=runner.reason,
         diagnosis=runner.records.process.diagnosis,
         says=runner.records.process.status_text,
-        wanted=runner.wanted,
         warning=warning,
         durable_s=flush_time_s,
         notice=notice_status(runner, time.monotonic()),
         listener=runner.listener_status,
-        stdout_logfile=_path_text(config.stdout_logfile),
-        stderr_logfile=_path_text(config.stderr_logfile),
         job=job_status(runner, proofs),
     )
 

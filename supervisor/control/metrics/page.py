@@ -7,31 +7,16 @@ grows with the programs and the GPUs, and with nothing else.
 import platform
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 import psutil
 
 from supervisor import __version__
-from supervisor.control.base.isolation import not_shown
 from supervisor.control.metrics.exposition import MetricFamily, encode
-from supervisor.control.metrics.sampling import JobSample, NoticesSample, ProgramSample, Sample
-from supervisor.control.metrics.table import (
-    JOBS,
-    LABELLED,
-    PROGRAMS,
-    JobMetric,
-    LabelledMetric,
-    MetricType,
-    ProgramMetric,
-    Value,
-)
+from supervisor.control.metrics.sampling import NoticesSample, ProgramSample, Sample
+from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS, Metric, MetricType
 from supervisor.core.program.facts import State
 from supervisor.runner.listeners.hub import PoolCounts
-
-Found = TypeVar("Found")
-Shown = TypeVar("Shown", ProgramSample, JobSample)
 
 
 def exposition(sample: Sample, accept: str) -> tuple[bytes, str]:
@@ -45,38 +30,8 @@ def families(sample: Sample) -> Iterator[MetricFamily]:
     yield from _notice_families(sample.notices)
     yield from _pool_families(sample.pools)
     yield from _gpu_families(sample)
-    broken = set(sample.not_shown)
-
-    def read(name: str, value: Callable[[], Found]) -> Iterator[Found]:
-        """The value, or none if it can't be computed: that must not hide the others."""
-        try:
-            yield value()
-        except Exception as error:  # noqa: BLE001 - whatever it is, `stepkeeper_program_shown` says so
-            not_shown(name, error)
-            broken.add(name)
-
-    for metric in PROGRAMS:
-        values = (
-            ((program.name,), number)
-            for program in sample.programs
-            for number in read(program.name, partial(_number, metric.value, program))
-        )
-        yield _family(metric, ("program",), values)
-    for divided in LABELLED:
-        parts = (
-            ((program.name, word), value)
-            for program in sample.programs
-            for numbers in read(program.name, partial(_numbers, divided.values, program))
-            for word, value in numbers.items()
-        )
-        yield _family(divided, ("program", divided.label), parts)
-    jobs = [(program.name, program.job) for program in sample.programs if program.job is not None]
-    for of_job in JOBS:
-        yield _family(
-            of_job,
-            ("program",),
-            (((name,), number) for name, job in jobs for number in read(name, partial(_number, of_job.value, job))),
-        )
+    for metric in (*PROGRAMS, *LABELLED, *JOBS):
+        yield _family(metric, sample.programs)
     names = {*(program.name for program in sample.programs), *sample.not_shown}
     shown = MetricFamily(
         "stepkeeper_program_shown",
@@ -85,17 +40,8 @@ def families(sample: Sample) -> Iterator[MetricFamily]:
         ("program",),
     )
     for name in sorted(names):
-        shown.add(name not in broken, name)
+        shown.add(name not in sample.not_shown, name)
     yield shown
-
-
-def _number(read: Callable[[Shown], Value], sample: Shown) -> Value:
-    value = read(sample)
-    return value if value is None or isinstance(value, tuple) else float(value)
-
-
-def _numbers(read: Callable[[Shown], Mapping[str, float]], sample: Shown) -> dict[str, float]:
-    return {word: float(value) for word, value in read(sample).items()}
 
 
 def _process_families() -> Iterator[MetricFamily]:
@@ -218,12 +164,14 @@ def _gpu_families(sample: Sample) -> Iterator[MetricFamily]:
     yield _single("stepkeeper_gpus_silent", "1 while NVIDIA's driver does not answer.", sample.gpus_silent)
 
 
-def _family(
-    metric: ProgramMetric | JobMetric | LabelledMetric,
-    labels: tuple[str, ...],
-    values: Iterable[tuple[tuple[str, ...], Value]],
-) -> MetricFamily:
+def _family(metric: Metric, programs: Iterable[ProgramSample]) -> MetricFamily:
+    labels = ("program",) if metric.label is None else ("program", metric.label)
     family = MetricFamily(metric.name, metric.kind, metric.text, labels)
-    for words, value in values:
-        family.add(value, *words)
+    for program in programs:
+        value = program.values.get(metric.name)
+        if isinstance(value, Mapping):
+            for word, number in value.items():
+                family.add(number, program.name, word)
+        else:
+            family.add(value, program.name)
     return family

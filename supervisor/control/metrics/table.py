@@ -1,10 +1,11 @@
 """The metrics of programs and jobs: name, type, meaning, and where the value comes from; one row for each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.control.metrics.sampling import JobSample, ProgramSample
+from supervisor.control.metrics.measured_program import BUDGETED, MeasuredProgram
+from supervisor.core.program.facts import ALIVE
 
 
 class MetricType(StrEnum):
@@ -20,268 +21,262 @@ Value = float | tuple[int, float] | None
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramMetric:
-    """A metric with one value for each program."""
+class Metric:
+    """A metric with one value for each program, or, with a `label`, one for each of the label's words.
+
+    Times are Unix time, lengths of time seconds.
+    """
 
     name: str
     kind: MetricType
     text: str
-    value: Callable[[ProgramSample], Value]
-
-
-@dataclass(frozen=True, slots=True)
-class JobMetric:
-    """A metric with one value for each job."""
-
-    name: str
-    kind: MetricType
-    text: str
-    value: Callable[[JobSample], Value]
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledMetric:
-    """A metric with one value for each program and each value of a second label."""
-
-    name: str
-    kind: MetricType
-    text: str
-    label: str
-    values: Callable[[ProgramSample], dict[str, float]]
+    value: Callable[[MeasuredProgram], Value | Mapping[str, float]]
+    label: str | None = None
 
 
 PROGRAMS = (
-    ProgramMetric(
-        "stepkeeper_program_up", MetricType.GAUGE, "1 while the program has a process.", lambda of: of.pid is not None
+    Metric(
+        "stepkeeper_program_up",
+        MetricType.GAUGE,
+        "1 while the program has a process.",
+        lambda of: of.runner.pid is not None,
     ),
-    ProgramMetric(
+    Metric(
         "stepkeeper_program_wanted",
         MetricType.GAUGE,
         "1 if the program should run, whether or not it does.",
-        lambda of: of.wanted,
+        lambda of: of.runner.wanted,
     ),
-    ProgramMetric(
+    Metric(
         "stepkeeper_program_start_timestamp_seconds",
         MetricType.GAUGE,
         "When its current process was started (Unix time).",
-        lambda of: of.started_wall_at,
+        lambda of: of.runner.records.process.started_wall_at if of.runner.state in ALIVE else None,
     ),
-    ProgramMetric(
+    Metric(
         "stepkeeper_program_attempt",
         MetricType.GAUGE,
         "Number of its current or last attempt, from 1.",
-        lambda of: of.attempt,
+        lambda of: of.runner.attempt,
     ),
-    ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.attempts),
-    ProgramMetric(
+    Metric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.counters.attempts),
+    Metric(
         "stepkeeper_invariants_broken_total",
         MetricType.COUNTER,
         "Defects that the daemon noticed itself (invariant.broken in its log). Please report them.",
-        lambda of: of.invariants_broken,
+        lambda of: of.counters.invariants_broken,
     ),
 )
 
 LABELLED = (
-    LabelledMetric(
+    Metric(
         "stepkeeper_program_state",
         MetricType.GAUGE,
         "Always 1; the label is its current state.",
-        "state",
-        lambda of: {str(of.state): 1},
+        lambda of: {str(of.runner.state): 1},
+        label="state",
     ),
-    LabelledMetric(
+    Metric(
         "stepkeeper_attempts_ended_total",
         MetricType.COUNTER,
         "Attempts that have ended, by cause.",
-        "cause",
-        lambda of: dict(of.ended),
+        lambda of: {**dict.fromkeys(BUDGETED, 0), **of.counters.ended_by_cause},
+        label="cause",
     ),
-    LabelledMetric(
+    Metric(
         "stepkeeper_restarts_left",
         MetricType.GAUGE,
         "How many more failures with this cause, without progress in between, are followed by another attempt.",
-        "cause",
-        lambda of: dict(of.restarts_left),
+        lambda of: {cause: of.runner.restarts_left(cause) for cause in BUDGETED},
+        label="cause",
     ),
-    LabelledMetric(
+    Metric(
         "stepkeeper_older_starts_total",
         MetricType.COUNTER,
         "Jobs only: attempts that began from an older checkpoint than the newest one, by the reason.",
-        "because",
-        lambda of: dict(of.older_starts),
+        lambda of: of.older_starts,
+        label="because",
     ),
-    LabelledMetric(
+    Metric(
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
         "Time spent in each of these: starting, running, flushing, stopping, backoff, down.",
-        "spent",
-        lambda of: of.spent_s,
+        lambda of: of.runner.records.goodput.state_s,
+        label="spent",
     ),
-    LabelledMetric(
+    Metric(
         "stepkeeper_goodput_seconds_total",
         MetricType.COUNTER,
         "Jobs only: time spent, by the categories of docs/goodput.md, counted once its category is known.",
-        "category",
-        lambda of: of.goodput_s,
+        lambda of: {str(spent): span_s for spent, span_s in of.runner.records.goodput.total_s().items()},
+        label="category",
     ),
 )
 
 JOBS = (
-    JobMetric("stepkeeper_step", MetricType.GAUGE, "The last optimizer step that was reported.", lambda of: of.step),
-    JobMetric(
-        "stepkeeper_target_step", MetricType.GAUGE, "The step at which training is complete.", lambda of: of.total_steps
+    Metric(
+        "stepkeeper_step", MetricType.GAUGE, "The last optimizer step that was reported.", lambda of: of.training.step
     ),
-    JobMetric(
+    Metric(
+        "stepkeeper_target_step",
+        MetricType.GAUGE,
+        "The step at which training is complete.",
+        lambda of: of.training.total_steps,
+    ),
+    Metric(
         "stepkeeper_step_duration_seconds",
         MetricType.GAUGE,
         "Mean time of a step, as last reported.",
-        lambda of: of.step_s,
+        lambda of: of.training.step_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_step_usual_seconds",
         MetricType.GAUGE,
         "Usual time of a step, by the job's own past; absent until ten minutes of training are known.",
-        lambda of: of.usual_step_s,
+        lambda of: None if (speed := of.runner.records.speed) is None else speed.usual_step_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_training_slower",
         MetricType.GAUGE,
         "1 while the job trains at least a fifth slower than usual.",
-        lambda of: of.slower,
+        lambda of: of.runner.facts.current.slowdown is not None,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_step_timestamp_seconds",
         MetricType.GAUGE,
         "When training last reported a new step (Unix time).",
-        lambda of: of.progressed_wall_at,
+        lambda of: of.counters.progressed_wall_at,
     ),
-    JobMetric(
-        "stepkeeper_steps_total", MetricType.COUNTER, "Steps done, including repeated ones.", lambda of: of.steps
+    Metric(
+        "stepkeeper_steps_total",
+        MetricType.COUNTER,
+        "Steps done, including repeated ones.",
+        lambda of: of.counters.steps,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_steps_repeated_total",
         MetricType.COUNTER,
         "Steps done again because a worker ended after its last checkpoint.",
-        lambda of: of.repeated_steps,
+        lambda of: of.counters.repeated_steps,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_step",
         MetricType.GAUGE,
         "Step of the newest checkpoint written.",
-        lambda of: of.checkpoint_step,
+        lambda of: None if of.checkpoint is None else of.checkpoint.step,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_timestamp_seconds",
         MetricType.GAUGE,
         "When the newest checkpoint was committed (Unix time).",
-        lambda of: of.checkpoint_wall_at,
+        lambda of: None if of.checkpoint is None else of.checkpoint.committed_wall_at,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_size_bytes",
         MetricType.GAUGE,
         "Size of the newest checkpoint on the disk.",
-        lambda of: of.checkpoint_size_bytes,
+        lambda of: None if of.checkpoint is None else of.checkpoint.size_bytes,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_mirror_step",
         MetricType.GAUGE,
         "Step of the newest checkpoint in the job's mirror.",
-        lambda of: of.mirror_step,
+        lambda of: None if of.mirror is None else of.mirror.newest_step,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_mirror_behind_seconds",
         MetricType.GAUGE,
         "Age of the oldest checkpoint on the disk that is newer than everything in the mirror; 0 if there is none.",
-        lambda of: of.mirror_behind_s,
+        lambda of: None if of.mirror is None else of.mirror.behind_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_interval_seconds",
         MetricType.GAUGE,
         "Time between two checkpoints; if the interval is set in steps, how long these take now.",
         lambda of: of.checkpoint_interval_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_last_save_seconds",
         MetricType.GAUGE,
         "How long the last save took, until the checkpoint was on the disk.",
-        lambda of: of.save_s,
+        lambda of: of.counters.save.last_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_save_seconds",
         MetricType.SUMMARY,
         "Number and duration of saves.",
-        lambda of: of.saves,
+        lambda of: of.counters.save.totals,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_stall_seconds",
         MetricType.SUMMARY,
         "Number of saves, and how long they paused training.",
-        lambda of: of.stalls,
+        lambda of: of.counters.stall.totals,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoint_saves_failed_total",
         MetricType.COUNTER,
         "Saves that failed.",
-        lambda of: of.saves_failed,
+        lambda of: of.counters.failed_saves,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_replayed_steps_total",
         MetricType.COUNTER,
         "Steps that were trained a second time, and compared.",
-        lambda of: of.replayed_steps,
+        lambda of: of.counters.replayed_steps,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_replay_differences_total",
         MetricType.COUNTER,
         "Replays that gave other bits.",
-        lambda of: of.replay_differences,
+        lambda of: of.counters.replay_differences,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_checkpoints_refused_total",
         MetricType.COUNTER,
         "Checkpoints that were refused: damaged, rolled back, or unfit for the program.",
-        lambda of: of.refused,
+        lambda of: of.counters.refused_checkpoints,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_messages_refused_total",
         MetricType.COUNTER,
         "Messages of the worker that were refused: no messages, or out of their limits.",
-        lambda of: of.messages_refused,
+        lambda of: of.runner.records.losses.refused,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_messages_left_out_total",
         MetricType.COUNTER,
         "Messages of the worker that were left out, as they came too often.",
-        lambda of: of.messages_left_out,
+        lambda of: of.runner.records.losses.left_out,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
         "1 while the job waits for a disk: of its checkpoint directory, or of what it is started from.",
-        lambda of: of.waits_for_storage,
+        lambda of: of.runner.facts.waits_for_storage,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_proof_exact",
         MetricType.GAUGE,
         "1 if the newest proof found that kills change no bit, 0 if it found a difference; absent without a verdict.",
-        lambda of: of.proof_exact,
+        lambda of: of.is_exact,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
         "How long the last flush took, until the checkpoint was on the disk.",
-        lambda of: of.flush_s,
+        lambda of: of.counters.flush.last_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_flush_expected_seconds",
         MetricType.GAUGE,
         "Expected time of a flush while all jobs flush, including the step before it and the margin.",
         lambda of: of.flush_expected_s,
     ),
-    JobMetric(
+    Metric(
         "stepkeeper_flush_seconds",
         MetricType.SUMMARY,
         "Number and duration of flushes.",
-        lambda of: of.flushes,
+        lambda of: of.counters.flush.totals,
     ),
 )

@@ -121,10 +121,11 @@ def _has_outlived(facts: ProgramFacts, now: float) -> bool:
 def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     if cause is Cause.LOST:  # the gang is broken: nobody can say that it failed
         return launch(facts, now)
-    if cause in (Cause.MEMORY_LIMIT, Cause.UNHEALTHY):
-        return retry(facts, cause, text, now)
+    if cause is Cause.CRASH:  # before it was up
+        how = "too quickly" if facts.policy.notify_timeout is None else "before it sent READY=1"
+        text = f"exited {how}: {text}"
     if cause is not Cause.EXITED:
-        return retry(facts, cause, _failed_start(facts, cause, text), now)
+        return retry(facts, cause, text, now)
     expected = event.code in facts.policy.exitcodes
     autorestart = facts.policy.autorestart
     if expected and autorestart is not AutoRestart.ALWAYS:
@@ -135,14 +136,6 @@ def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: 
         enter(facts, State.EXITED)
         return []
     return _launch_again(facts, text, 0.0 if expected else short_life_pause_s(facts, now), now)
-
-
-def _failed_start(facts: ProgramFacts, cause: Cause, text: str) -> str:
-    if cause is Cause.STARTUP_TIMEOUT:
-        return text
-    if facts.policy.notify_timeout is not None:
-        return f"exited before it sent READY=1: {text}"
-    return f"exited too quickly: {text}"
 
 
 def _launch_again(facts: ProgramFacts, text: str, pause: float, now: float) -> Effects:

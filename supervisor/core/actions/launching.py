@@ -92,7 +92,8 @@ def _spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effect
         facts.reason = event.error
         enter(facts, State.BACKOFF, now + event.retry_in_s)
         return []
-    away = None if event.missing is None else waits_for_disk(event.missing, _has_worked(facts), facts.mount)
+    has_worked = bool(facts.worked_paths) and facts.worked_paths == facts.policy.start_paths
+    away = None if event.missing is None else waits_for_disk(event.missing, has_worked, facts.mount)
     failed = (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
     if away is not None:
         failed = (Cause.STORAGE, f"{event.error}; {away}: once the disk is back, it starts by itself")
@@ -112,11 +113,6 @@ def _spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effect
     if cause is Cause.STORAGE:
         return [record, *wait_for_storage(facts, text, now)]
     return [record, *retry(facts, cause, text, now)]
-
-
-def _has_worked(facts: ProgramFacts) -> bool:
-    """Whether a process was started from the same directory and command before."""
-    return bool(facts.worked_paths) and facts.worked_paths == facts.policy.start_paths
 
 
 @leads_to(State.KILLING)
@@ -296,10 +292,8 @@ def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
         text = f"{policy.script} did not use worker within {limit}; {USE_WORKER}, or raise startup_timeout"
         facts.current.decided_end = (Cause.SETUP, text)
         return abort(facts, now)
-    facts.current.decided_end = (
-        Cause.STARTUP_TIMEOUT,
-        f"did not train within {limit}; does the script use worker.Run?",
-    )
+    text = f"did not train within {limit}; does the script use worker.Run?"
+    facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
     return abort(facts, now)
 
 

@@ -10,12 +10,12 @@ it.
 """
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.crash_loops import record_failed_step
 from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.memory_copies import release_memory, settle_memory
+from supervisor.core.actions.training import record_failure
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
@@ -85,11 +85,8 @@ def _follow_own_end(facts: ProgramFacts, text: str, now: float) -> Effects:
 
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
-    facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
-    facts.current.failed_errno, facts.current.gang_attempt = event.errno, event.gang_attempt
     if event.error is not None:
-        facts.current.reported_error, facts.current.failed_step = event.error, event.step
-        record_failed_step(facts, event.step)
+        record_failure(facts, event)
     facts.current.made_progress = event.committed_step is not None or (event.step or 0) > (
         facts.current.start_step or 0
     )

@@ -21,9 +21,6 @@ from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import parse_name
 from supervisor.protocol.wire.exits import WorkerExit
 
-_NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
-"""The last state is on the disk, or must not be gone on from, or another host has the run."""
-
 _STATE_IS_WRONG = frozenset({WorkerExit.DIVERGED, WorkerExit.NOT_REPEATABLE})
 """What the worker itself says of its state, also if it was being stopped: that is the cause then."""
 
@@ -65,7 +62,7 @@ def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Eff
         return []
     step = facts.current.step  # None: the worker has told this daemon nothing yet
     is_saved = cause in _SAVED_FIRST and step is not None and (facts.current.saved_step or 0) >= step
-    is_needed = cause not in _NOT_NEEDED and event.code not in _STATE_IS_WRONG and facts.begin_at is None
+    is_needed = not cause.traits.discards_memory and event.code not in _STATE_IS_WRONG and facts.begin_at is None
     if is_saved or not is_needed or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
     return [SalvageMemory(facts.attempt, facts.mount, own_checkpoint(facts))]

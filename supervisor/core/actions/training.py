@@ -21,6 +21,7 @@ from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program import account
 from supervisor.core.program.effects import LookAtStorage
 from supervisor.core.program.events import (
+    AttemptLost,
     CheckpointCommitted,
     CheckpointMirrored,
     CheckpointSaveFailed,
@@ -179,11 +180,16 @@ def done_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
 def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) -> Effects:
     """Records the failure, which says more than an exit status."""
     facts.current.has_spoken = True
+    record_failure(facts, event)
+    return []
+
+
+def record_failure(facts: ProgramFacts, event: FailureReported | AttemptLost) -> None:
+    """What the worker says of its failure, whether or not a daemon was there to hear of it."""
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
     facts.current.failed_errno, facts.current.gang_attempt = event.errno, event.gang_attempt
     record_failed_step(facts, event.step)
-    return []
 
 
 def speed_changed(facts: ProgramFacts, event: SpeedChanged, now: float) -> Effects:

@@ -71,7 +71,7 @@ def _by_kernel(evidence: Evidence, output: Output, said: Diagnosis) -> Diagnosis
     if not lines:
         return None
     own = [line for line in lines if kernel_lines.names_one_of(line.text, evidence.pids)]
-    of_children = _of_children(evidence, output, lines) if _may_follow_from_child(evidence, said) else []
+    of_children = _of_children(evidence, output, lines) if _may_follow_from_child(said) else []
     for rule in KERNEL_RULES:
         if evidence.decided is not None and rule.kind not in WHY_IT_HUNG:
             continue
@@ -111,7 +111,7 @@ def _near(lines: Iterable[KernelLine]) -> list[KernelLine]:
     return [line for line in lines if line.age_s <= NEAR_S and not kernel_lines.is_of_one_process(line.text)]
 
 
-def _may_follow_from_child(evidence: Evidence, said: Diagnosis) -> bool:
+def _may_follow_from_child(said: Diagnosis) -> bool:
     return said.kind in _CHILD_KINDS or said.kind is DeathKind.KILLED or "SIGKILL" in said.line or "Killed" in said.line
 
 
@@ -150,7 +150,7 @@ def _by_gpus(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
 
 
 def _by_cgroup(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
-    if evidence.oom is None or not _may_follow_from_child(evidence, said):
+    if evidence.oom is None or not _may_follow_from_child(said):
         return None
     kind = DeathKind.CGROUP_MEMORY if "cgroup" in evidence.oom else DeathKind.HOST_MEMORY
     return diagnosis_of(kind, evidence.oom, Source.CGROUP)

@@ -29,7 +29,8 @@ class Traits:
     without progress, where startretries allows more. `blames_checkpoint`: the checkpoint that was being restored, or a
     step, may be to blame. `is_sudden`: it ends without warning, so that the steps since the last checkpoint are lost.
     `is_meant`: it was to end. `is_stall`: it made no progress before, and goodput counts its end as hung.
-    `has_own_words`: its text says more than a diagnosis that only quotes a line.
+    `has_own_words`: its text says more than a diagnosis that only quotes a line. `discards_memory`: what it left in
+    memory is of no use, as its last state is on the disk, or must not be gone on from, or another host has the run.
     """
 
     is_charged: bool = False
@@ -39,10 +40,11 @@ class Traits:
     is_meant: bool = False
     is_stall: bool = False
     has_own_words: bool = False
+    discards_memory: bool = False
 
 
 CHARGED = Traits(is_charged=True)
-OLDER_EACH_TIME = Traits(is_charged=True, retry_limit=3, has_own_words=True)
+OLDER_EACH_TIME = Traits(is_charged=True, retry_limit=3, has_own_words=True, discards_memory=True)
 """It does not mend itself: each retry goes back to an older checkpoint."""
 FORGIVEN = Traits()
 EXPLAINED = Traits(has_own_words=True)
@@ -55,14 +57,14 @@ class Cause(StrEnum):
 
     traits: Traits
 
-    DONE = "done", MEANT
+    DONE = "done", Traits(is_meant=True, discards_memory=True)
     EXITED = "exited", FORGIVEN  # a plain program ended by itself
     STOPPED = "stopped", MEANT  # on request
     CRASH = "crash", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True)
     STARTUP_TIMEOUT = "startup-timeout", Traits(is_charged=True, blames_checkpoint=True, is_stall=True)
     HANG = "hang", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True, is_stall=True)
     SPAWN = "spawn", CHARGED  # the process could not be created
-    SETUP = "setup", EXPLAINED  # a person has to change something first
+    SETUP = "setup", Traits(has_own_words=True, discards_memory=True)  # a person has to change something first
     PREEMPTION = "preemption", EXPLAINED  # the host went away, or is about to
     DIVERGENCE = "divergence", OLDER_EACH_TIME  # a loss or weights that are not finite, or a loss far off
     OUT_OF_MEMORY = "out-of-memory", CHARGED  # it asked for more than there was, or the kernel killed it

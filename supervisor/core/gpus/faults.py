@@ -217,5 +217,12 @@ def _what_follows(fault: Fault) -> str:
     return f"{follows}; the hook is asked to {fault.remedy}" if fault.remedy else follows
 
 
+def describe(fault: Fault, detail: str = "") -> str:
+    """The fault in words, without the GPU: `Xid 79: it fell off the bus`."""
+    name = f"Xid {fault.key.removeprefix('xid-')}: {fault.meaning}" if fault.key.startswith("xid-") else fault.meaning
+    more = f" ({detail})" if detail and not fault.key.startswith("xid-") else ""
+    return f"{name}{more}"
+
+
 if __name__ == "__main__":
     print(_lists())  # noqa: T201

@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.core.gpus import faults, health
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
-from supervisor.core.gpus.faults import Fault, Follows, Remedy
+from supervisor.core.gpus.faults import Fault, Follows, Remedy, describe
 from supervisor.core.gpus.health import GpuHealth, HealthTrail
 from supervisor.core.gpus.incidents import INCIDENT_S, QUIET_NOTE_S, RECENT_S, Incidents, RecentFault
 from supervisor.core.gpus.inventory import GpuInventory
-from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GpuRecords, LeftOut, PastFault
+from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GpuRecords, LeftOut, PastFault, gpu_words
 from supervisor.core.gpus.repeats import is_repeated_elsewhere, is_within, what_follows, worse_of
 from supervisor.core.gpus.verdict import Gpu
-from supervisor.core.gpus.words import describe, gpu_words
 from supervisor.core.gpus.xid import XidLine
 
 SETTLED_S = 10.0  # what NVML says of a GPU was perhaps asked before the line that came first

@@ -108,3 +108,19 @@ class GpuRecords:
         if gpus != self.gpus:
             self.content = replace(self.content, gpus=gpus)
             self.revision += 1
+
+
+def last_fault(record: GpuRecord) -> tuple[float, str] | None:
+    """When the last fault of a GPU happened, and what it was, in words; None if there was none in weeks."""
+    if not record.faults:
+        return None
+    last = record.faults[-1]
+    number = last.fault.removeprefix("xid-")
+    return last.wall_at, f"Xid {number}" if number != last.fault else last.fault
+
+
+def gpu_words(records: Mapping[str, GpuRecord], uuid: str, address: str) -> str:
+    """A GPU for people: `GPU 1 (GPU-bbbb)`."""
+    record = records.get(uuid)
+    number = "" if record is None or record.index is None else f" {record.index}"
+    return f"GPU{number} ({uuid or address or 'no id'})"

@@ -18,6 +18,18 @@ from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.wire.messages import Phase, Then
 
 
+class Event:
+    """Anything that can happen to a program."""
+
+    __slots__ = ()
+
+
+class ReportedEvent(Event):
+    """What a worker's words become: it can say them without end."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryOffer:
     """What attempt `of_attempt` left in memory. `socket`: the name of the one at which a worker gets it."""
@@ -27,7 +39,7 @@ class MemoryOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequested:
+class StartRequested(Event):
     """An operator, autostart or the ledger wants the program to run.
 
     `resumes`: a new daemon continues where the last one was; otherwise earlier failures no longer count.
@@ -37,12 +49,12 @@ class StartRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(Event):
     """An operator wants the program to stop and stay stopped."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramClosed:
+class ProgramClosed(Event):
     """This daemon will not run the program any more: it exits, or the program's configuration has changed.
 
     The program flushes and stops, and stays wanted, for whoever runs it next. `reason` is a word or two.
@@ -54,19 +66,19 @@ class ProgramClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownHurried:
+class ShutdownHurried(Event):
     """A second request to stop: skip the step that is being waited for and take the next harder one."""
 
 
 @dataclass(frozen=True, slots=True)
-class FlushRequested:
+class FlushRequested(Event):
     """Somebody wants a checkpoint now; training goes on."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnDelayed:
+class SpawnDelayed(Event):
     """The host cannot take the process yet; SpawnSucceeded or SpawnFailed follows within `limit_s`."""
 
     attempt: int
@@ -74,7 +86,7 @@ class SpawnDelayed:
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnSucceeded:
+class SpawnSucceeded(Event):
     """The process exists. `gpus_left_out`: what is wrong with the GPUs that it does without; None: it has all."""
 
     attempt: int
@@ -82,7 +94,7 @@ class SpawnSucceeded:
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnFailed:
+class SpawnFailed(Event):
     """There is no process. `permanent`: another attempt would fail the same way.
 
     `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
@@ -97,7 +109,7 @@ class SpawnFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSelected:
+class CheckpointSelected(Event):
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
     `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
@@ -122,14 +134,14 @@ class CheckpointSelected:
 
 
 @dataclass(frozen=True, slots=True)
-class RunTakenOver:
+class RunTakenOver(Event):
     """Another host goes on with this run; `text` says which, and what to do."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointOutdated:
+class CheckpointOutdated(Event):
     """Another host has uploaded a newer checkpoint of this run since the attempt began, and now the run is this host's.
 
     `text`: which one.
@@ -139,7 +151,7 @@ class CheckpointOutdated:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectionFailed:
+class SelectionFailed(Event):
     """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act.
 
     `attempts_used`: attempt numbers up to this one turned out to be taken. `errno`: the error that the directory gave,
@@ -155,7 +167,7 @@ class SelectionFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsSetAside:
+class CheckpointsSetAside(Event):
     """What is newer than the step that an operator chose (0: everything) was moved out of the attempt's way."""
 
     attempt: int
@@ -163,7 +175,7 @@ class CheckpointsSetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageSeen:
+class StorageSeen(Event):
     """The answer to LookAtStorage. `error`: why the directory can't be used, with its `errno`; None if it can be.
 
     `highest_step`, `mount`, `passed_over`: as in CheckpointSelected.
@@ -178,7 +190,7 @@ class StorageSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class StartPathsSeen:
+class StartPathsSeen(Event):
     """The answer to LookAtStartPaths. `error`: why the process could still not be started; None if it could be."""
 
     attempt: int
@@ -186,14 +198,14 @@ class StartPathsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginAtRequested:
+class BeginAtRequested(Event):
     """An operator chooses the step at which the job's next start begins, 0: anew. A start request follows."""
 
     step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMet:
+class WorkerMet(ReportedEvent):
     """The worker said hello: its script uses the package `worker`, or speaks the protocol.
 
     `reports_restore`: RestoreBegun follows; otherwise it may begin to restore at any time from now on.
@@ -204,7 +216,7 @@ class WorkerMet:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreBegun:
+class RestoreBegun(ReportedEvent):
     """The worker restores the checkpoint that it was told, or `in_memory`: the name of what a dead one left there."""
 
     attempt: int
@@ -212,7 +224,7 @@ class RestoreBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRestored:
+class TrainingRestored(ReportedEvent):
     """The worker has restored its state and is at `step`. `in_memory`: the name of the checkpoint, if it was in memory
     and may not be on the disk."""
 
@@ -222,7 +234,7 @@ class TrainingRestored:
 
 
 @dataclass(frozen=True, slots=True)
-class StepsDone:
+class StepsDone(ReportedEvent):
     """The training loop reached `step`. `step_s`: mean seconds a step since the last report, if known.
 
     `section`: what the loop does from now on. `saving_s`: for how long a save has been written beside it, if one is.
@@ -236,7 +248,7 @@ class StepsDone:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCommitted:
+class CheckpointCommitted(ReportedEvent):
     """A checkpoint of `step` is on the disk and answers the flush requests with these ids. `wall_at`: since when, in
     Unix seconds. `name`: its folder's, which has the chief's attempt in a gang; None: that of this attempt.
     `is_repeated`: nothing was saved now.
@@ -251,7 +263,7 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointMirrored:
+class CheckpointMirrored(Event):
     """The newest checkpoint of the run that counts in its mirror: uploaded from here, or by another host.
 
     `url`: of the run in the store; `epoch`: the newest one there.
@@ -263,7 +275,7 @@ class CheckpointMirrored:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesHeld:
+class CopiesHeld(ReportedEvent):
     """The daemon holds memory into which the worker copies its state, or (`is_held` false) does so no longer."""
 
     attempt: int
@@ -271,7 +283,7 @@ class CopiesHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySalvaged:
+class MemorySalvaged(Event):
     """The newest state that an attempt left in memory is committed, as if it had done so itself (`wall_at`: Unix time).
 
     Another attempt may have begun meanwhile.
@@ -284,7 +296,7 @@ class MemorySalvaged:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSaveFailed:
+class CheckpointSaveFailed(ReportedEvent):
     """A checkpoint of `step` did not reach the disk, so these flush requests got none."""
 
     attempt: int
@@ -294,14 +306,14 @@ class CheckpointSaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneReported:
+class DoneReported(ReportedEvent):
     """The worker reports that training is complete; only its exit status 0 confirms it."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class FailureReported:
+class FailureReported(ReportedEvent):
     """The worker reports why it fails. `step`: where, if it knows; `out_of_memory`: for lack of memory.
 
     `go_back`: training diverged at `step`, and the next attempt is to begin before that. `errno`: the error of a
@@ -318,14 +330,14 @@ class FailureReported:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyReported:
+class ReadyReported(Event):
     """A plain program sent READY=1."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class StacksCollected:
+class StacksCollected(Event):
     """The stacks of the worker's threads are in the file `path`."""
 
     attempt: int
@@ -333,7 +345,7 @@ class StacksCollected:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerExited:
+class WorkerExited(Event):
     """The process is gone: its exit status, or the signal that killed it; neither if the kernel does not tell.
 
     `oom`: the evidence that the kernel killed it for lack of memory, in words. `error_line`: the last line that it
@@ -354,7 +366,7 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFound:
+class AttemptFound(Event):
     """Its process lives and can be supervised. `age_s`: seconds since it was started.
 
     `outdated`: its configuration has changed since. `ready`: it has sent READY=1.
@@ -367,7 +379,7 @@ class AttemptFound:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerIdentified:
+class WorkerIdentified(ReportedEvent):
     """It reported its status. `phase` and `then` as in the message; `restored`: it began from a checkpoint.
 
     `flush`: id of the latest flush that is not answered yet; `last_flush`: the highest id of all requested flushes.
@@ -383,7 +395,7 @@ class WorkerIdentified:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptLost:
+class AttemptLost(Event):
     """It ended while no daemon was running. `done`, `error`: it reported completion, or a failure.
 
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
@@ -411,7 +423,7 @@ class AttemptLost:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeReceived:
+class NoticeReceived(Event):
     """The host goes away, or sooner or more surely than was known: `notice` is now the most severe that holds.
 
     `recalled`: an earlier daemon received it, and the jobs have saved for it.
@@ -422,26 +434,26 @@ class NoticeReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeChanged:
+class NoticeChanged(Event):
     """The most severe notice has another deadline now, or a more severe one was withdrawn and this one remains."""
 
     notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeEnded:
+class NoticeEnded(Event):
     """No notice holds any more: withdrawn, or its deadline passed and the host still stands."""
 
 
 @dataclass(frozen=True, slots=True)
-class SavesMeasured:
+class SavesMeasured(Event):
     """A save of this job is expected to take `save_s` while all other jobs that must save do so too."""
 
     save_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class UploadsChanged:
+class UploadsChanged(Event):
     """How the mirror of a job with durable = remote stands. `waits`: a checkpoint on the disk is not yet there.
 
     `upload_s`: expected of the next upload while all other jobs that must upload do so too; None: never measured.
@@ -452,7 +464,7 @@ class UploadsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartRequired:
+class RestartRequired(Event):
     """The worker has to be replaced by another attempt: it is over its memory limit, unhealthy, or its GPU failed.
 
     `text` says how. `can_save`: False if it can neither compute nor save any more, so that nothing is asked of it.
@@ -465,7 +477,7 @@ class RestartRequired:
 
 
 @dataclass(frozen=True, slots=True)
-class SilenceObserved:
+class SilenceObserved(Event):
     """The answer to LookAtSilence: what the processes of the silent job did meanwhile."""
 
     attempt: int
@@ -473,7 +485,7 @@ class SilenceObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedChanged:
+class SpeedChanged(Event):
     """The job trains slower than it used to, or as fast as usual again (None)."""
 
     attempt: int
@@ -481,73 +493,24 @@ class SpeedChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class GangBroken:
+class GangBroken(Event):
     """Another rank of the gang is gone, and nobody can train on. `text` says which, and how that is known."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class GangBegins:
+class GangBegins(Event):
     """All ranks of the gang are ready for another start, after one of them was gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostSuspended:
+class HostSuspended(Event):
     """Nothing ran here for `suspended_for_s` seconds until now: the host or the daemon was suspended."""
 
     suspended_for_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Event):
     """The state's one deadline went by."""
-
-
-Event = (
-    StartRequested
-    | StopRequested
-    | ProgramClosed
-    | ShutdownHurried
-    | FlushRequested
-    | SpawnDelayed
-    | SpawnSucceeded
-    | SpawnFailed
-    | CheckpointSelected
-    | SelectionFailed
-    | CheckpointsSetAside
-    | RunTakenOver
-    | CheckpointOutdated
-    | StorageSeen
-    | BeginAtRequested
-    | StartPathsSeen
-    | WorkerMet
-    | RestoreBegun
-    | TrainingRestored
-    | StepsDone
-    | CheckpointCommitted
-    | CheckpointMirrored
-    | CopiesHeld
-    | MemorySalvaged
-    | CheckpointSaveFailed
-    | DoneReported
-    | FailureReported
-    | ReadyReported
-    | StacksCollected
-    | WorkerExited
-    | AttemptFound
-    | WorkerIdentified
-    | AttemptLost
-    | NoticeReceived
-    | NoticeChanged
-    | NoticeEnded
-    | SavesMeasured
-    | UploadsChanged
-    | RestartRequired
-    | SilenceObserved
-    | SpeedChanged
-    | GangBroken
-    | GangBegins
-    | HostSuspended
-    | DeadlinePassed
-)

@@ -40,6 +40,10 @@ ALIVE = frozenset({State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING
 """States in which a process exists."""
 UP = frozenset({State.RUNNING, State.FLUSHING})
 """States in which it trains, or serves."""
+ENDING = frozenset({State.STOPPING, State.KILLING})
+"""States in which its process has been told to end."""
+OVER = (State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
+"""States in which nothing runs and nothing is waited for, so that they have no deadline."""
 
 KILL_AGAIN_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 

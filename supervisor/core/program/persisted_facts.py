@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from supervisor.core.failures.hang_detection import LoopSection
-from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
-from supervisor.core.failures.suspects import MAX_DEATHS, Death
+from supervisor.core.failures.hang_detection import HangDetector, LoopSection
+from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause, FailureCounts
+from supervisor.core.failures.suspects import MAX_DEATHS, Death, Suspects
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.core.program.facts import ALIVE, OnOom, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, AttemptFacts, OnOom, ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.limits import Items, Range
@@ -35,7 +35,7 @@ class PersistedFacts:
     two places. A test has the list of all other facts, and why each is known without being stored.
 
     The ledger encodes it with the wire's codec, so a field needs its line here, with its limits and a default for
-    ledgers that lack it; another meaning or name needs a migration. What is stored as it is has its name below.
+    ledgers that lack it; another meaning or name needs a migration.
     """
 
     attempt: int = 0
@@ -80,24 +80,26 @@ class PersistedFacts:
     gpus_left_out: str | None = None
 
 
-_AS_THEY_ARE: tuple[tuple[Callable[[ProgramFacts], object], tuple[str, ...]], ...] = (
-    (
-        lambda facts: facts,
-        (
-            "best_step", "ever_trained", "restore_below_step", "diverged_attempt", "no_copies", "startup_s", "steps_s",
-            "mount", "salvaged", "begin_at", "begin_since", "set_aside",
-        ),
-    ),
-    (lambda facts: facts.failures, ("deaths_without_progress",)),
-    (lambda facts: facts.suspects, ("avoid", "cleared", "unfit", "deaths")),
-    (lambda facts: facts.hang_detector, ("hung_step", "hung_in", "hangs")),
-)  # fmt: skip
-"""The facts of a job that are stored and restored as they are, by what has them."""
+_IN_ANOTHER_FORM = frozenset(
+    {"attempt", "by_cause", "ports_lost", "microbatches", "in_backoff", "reason", "backoff_left_s", "restore_begun"}
+    | {"origin", "start_limit_s", "older", "worked_paths", "step"}
+)
+"""Facts that have their lines in `facts_to_persist` and `restore_facts`; the others are stored as they are."""
 
-_AS_THEY_ARE_OF_ATTEMPT = (
-    "from_checkpoint", "saved_step", "start_step", "made_progress", "start_afresh", "checkpoint_dir", "gpus_left_out",
-)  # fmt: skip
-"""And those of the attempt."""
+
+def _stored_of(kind: type[Any]) -> tuple[str, ...]:
+    """The names of the facts that are stored as what is of this class has them."""
+    stored = {fact.name for fact in fields(PersistedFacts)} - _IN_ANOTHER_FORM
+    return tuple(fact.name for fact in fields(kind) if fact.name in stored)
+
+
+_AS_THEY_ARE: tuple[tuple[Callable[[ProgramFacts], object], tuple[str, ...]], ...] = (
+    (lambda facts: facts, _stored_of(ProgramFacts)),
+    (lambda facts: facts.failures, _stored_of(FailureCounts)),
+    (lambda facts: facts.suspects, _stored_of(Suspects)),
+    (lambda facts: facts.hang_detector, _stored_of(HangDetector)),
+)
+_AS_THEY_ARE_OF_ATTEMPT = _stored_of(AttemptFacts)
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:

@@ -15,10 +15,9 @@ MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take
 CLOCK_TICK_S = 1.0  # two clocks are read one after the other
 _SAVED = ("done", "stopped")  # causes of ends that follow a save, as the worker says itself
 
-_INSERT_ATTEMPT = (
-    "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, microbatches)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_KNOWN_AT_START = ("program", "attempt", "pid", "start_time", "started_at", "boot_id", "microbatches")
+_COLUMNS = ", ".join(_KNOWN_AT_START)
+_INSERT_ATTEMPT = f"INSERT OR REPLACE INTO attempts ({_COLUMNS}) VALUES ({', '.join('?' * len(_KNOWN_AT_START))})"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,7 @@ class AttemptRecord:
 
 def statements_of_open(connection: sqlite3.Connection) -> dict[str, Statement]:
     """By program: what records its attempt that has no end yet."""
-    rows = connection.execute(
-        "SELECT program, attempt, pid, start_time, started_at, boot_id, microbatches FROM attempts"
-        " WHERE ended_at IS NULL ORDER BY attempt"
-    )
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM attempts WHERE ended_at IS NULL ORDER BY attempt")  # noqa: S608
     return {row[0]: (_INSERT_ATTEMPT, tuple(row)) for row in rows}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptTable, statements_of_open
-from supervisor.host.ledger.checkpoints import CheckpointTable
+from supervisor.host.ledger.checkpoints import CheckpointTable, UploadTable
 from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.ledger_file import LedgerFile
 from supervisor.host.ledger.output_begins import OutputBeginsTable
@@ -27,7 +27,6 @@ from supervisor.host.ledger.schema import (
     remove_impossible_attempts,
 )
 from supervisor.host.ledger.series import SeriesTable
-from supervisor.host.ledger.uploads import UploadTable
 from supervisor.host.ledger.wanted import WantedPrograms, statements_of, stored_wanted
 from supervisor.host.ledger.wanted_file import FILE, WantedFile, check_wanted_format, read_wanted
 from supervisor.host.ledger.write_queue import Statement, Value

@@ -65,26 +65,6 @@ CREATE TABLE uploads (program TEXT NOT NULL, limited INTEGER NOT NULL, upload_s 
 ATTEMPT_TABLES = ("attempts", "checkpoints", "refusals", "accounts", "output_begins")
 """The tables with rows of single attempts."""
 
-_PROBES = (
-    "SELECT program, wanted FROM programs LIMIT 0",
-    "SELECT program FROM removed_programs LIMIT 0",
-    "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, microbatches, changed, ran_s, checkpoints_pruned, older_because, older_text,"
-    " diagnosis FROM attempts LIMIT 0",
-    "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
-    " FROM accounts LIMIT 0",
-    "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
-    "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
-    "SELECT program, section, longest_s FROM longest_silences LIMIT 0",
-    "SELECT program, facts, oom_counters, digest, stored_awake_s, boot_id FROM job_states LIMIT 0",
-    "SELECT program, content FROM progress LIMIT 0",
-    "SELECT program, content, under_way FROM proofs LIMIT 0",
-    "SELECT program, content FROM series LIMIT 0",
-    "SELECT program, attempt, channel, inode, offset, digest, at_ns FROM output_begins LIMIT 0",
-    "SELECT program, limited, upload_s FROM uploads LIMIT 0",
-)
-
-
 log = structlog.get_logger()
 
 
@@ -247,12 +227,21 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version < SCHEMA:
         _bring_up_to_date(connection, path, version)
     try:
-        for probe in _PROBES:
+        for probe in _probes():
             connection.execute(probe)
     except sqlite3.OperationalError as error:
         if is_transient(error):
             raise
         raise _Damaged(str(error)) from error
+
+
+def _probes() -> Iterator[str]:
+    """Queries that fail where a table or a column of this version is missing."""
+    with closing(sqlite3.connect(":memory:")) as model:
+        model.executescript(_TABLES)
+        for (table,) in model.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            columns = [name for (name,) in model.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+            yield f"SELECT {', '.join(columns)} FROM {table} LIMIT 0"  # noqa: S608 - ours
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path, version: int) -> None:

@@ -20,13 +20,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.child_answer import read_answer
+from supervisor.host.child_output import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.host.memory_tier.held_memory import HeldMemory, require_own_pages
 from supervisor.protocol import layout, mounts
 from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
-from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
+from supervisor.protocol.checkpoints.manifest import FileRecord
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
@@ -227,16 +227,8 @@ def _write_once(half: memoryview, description: Description, directory: Path, pla
                 write_bundle(folder, bundle, half[bundle.offset : bundle.offset + bundle.size])
             for file in description.files:
                 folder.create(file.name).write(half[file.offset : file.offset + file.size])
-            manifest = Manifest(
-                job=description.job,
-                attempt=description.attempt,
-                step=description.step,
-                created_wall_at=description.created_wall_at,
-                files=tuple(FileRecord(file, size, digest) for file, (size, digest) in folder.finish().items()),
-                versions=description.versions,
-                topology=description.topology,
-                metrics=description.metrics,
-            )
+            written = folder.finish().items()
+            manifest = description.manifest(FileRecord(file, size, digest) for file, (size, digest) in written)
             folder.add(layout.MANIFEST, manifest.to_bytes())
             folder.commit(directory / str(name), check)
         return manifest.size_bytes

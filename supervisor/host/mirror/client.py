@@ -20,17 +20,7 @@ from supervisor.protocol.wire.codec import ProtocolError, encode_record
 IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
 
-Wanted = TypeVar(
-    "Wanted",
-    messages.FetchAnswer,
-    messages.NewestLocalAnswer,
-    messages.EpochAnswer,
-    messages.WatchAnswer,
-    messages.UploadAnswer,
-    messages.LocateAnswer,
-    messages.DoneAnswer,
-    messages.PartAnswer,
-)
+Wanted = TypeVar("Wanted", bound=messages.Answer)
 
 
 class MirrorError(Exception):

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import find_other_run, refuse_empty_list
 from supervisor.protocol.mirror.folder_epochs import (
     begun_epoch,
     given_up_in,
@@ -36,6 +35,7 @@ from supervisor.protocol.mirror.folder_epochs import (
 )
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, encode_epoch, epoch_key
 from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before
+from supervisor.protocol.mirror.other_run import find_other_run, refuse_empty_list
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
 

@@ -1,10 +1,9 @@
 """The mirror process of one job, which `client.py` starts.
 
 Reads the job's variables, and then questions (`messages.py`), from standard input and answers on standard output, one
-after the other. It keeps
-nothing that the next such process needs, so the daemon may kill it at any time; it ends with its standard input, even
-in the middle of an upload. Whether another host has taken the run over is looked at in a thread of its own, with
-connections of its own: an upload may take long.
+after the other. It keeps nothing that the next such process needs, so the daemon may kill it at any time; it ends with
+its standard input, even in the middle of an upload. Whether another host has taken the run over is looked at in a
+thread of its own, with connections of its own: an upload may take long.
 """
 
 import os
@@ -17,16 +16,16 @@ from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.epochs import EpochLost, TakenOver
-from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
+from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged, RateLimiter
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.priority import yield_to_others
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import OtherRun, fetch_named, find_other_run, locate
+from supervisor.protocol.mirror.fetching import fetch_named, locate
 from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.line import checkpoints_on_line
+from supervisor.protocol.mirror.other_run import OtherRun, find_other_run
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object

@@ -13,6 +13,7 @@ Whose the run is, is in `epochs.py`; how a checkpoint comes back, in `protocol/m
 """
 
 import contextlib
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from io import RawIOBase
 from pathlib import Path
@@ -20,7 +21,6 @@ from pathlib import Path
 import xxhash
 
 from supervisor.host.mirror.epochs import HeldRun
-from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.host.mirror.tidying import tidy
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, StoredFile, parse_manifest
@@ -29,7 +29,7 @@ from supervisor.protocol.mirror.fetching import FetchResult, fetch
 from supervisor.protocol.mirror.keys import RemoteCheckpoint, committed_key
 from supervisor.protocol.mirror.line import checkpoints_on_line
 from supervisor.protocol.mirror.remote_run import committed
-from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.mirror.store import PART_BYTES, Store, StoreError
 
 
 class LocalDamaged(ManifestError):
@@ -38,6 +38,28 @@ class LocalDamaged(ManifestError):
 
 class PartDamaged(ManifestError):
     """What a node has uploaded is not what its worker has written, and will not become that."""
+
+
+class RateLimiter:
+    """Holds uploads back to `bytes_per_s` (None: not at all). Another thread may lift that at any time."""
+
+    def __init__(self, bytes_per_s: float | None = None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._is_lifted = threading.Event()
+
+    def set_lifted(self, is_lifted: bool) -> None:
+        """Lets uploads go as fast as they can, at once, or no more."""
+        if is_lifted:
+            self._is_lifted.set()
+        else:
+            self._is_lifted.clear()
+
+    def pieces_of(self, file: RawIOBase) -> Iterator[bytes]:
+        """The content of a file in pieces; each takes its time, the last one too, so a small file is no exception."""
+        while piece := file.read(PART_BYTES):
+            yield piece
+            if self._bytes_per_s is not None:
+                self._is_lifted.wait(len(piece) / self._bytes_per_s)
 
 
 class MirroredRun(HeldRun):

@@ -72,9 +72,9 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(pidfd, self._on_pidfd_readable)
 
-    def reassign(self, on_exit: Callable[[Exit], None], group_ends_with_it: bool) -> None:
-        """Changes whom its end is reported to, as when a standby becomes an attempt."""
-        self._on_exit, self._group_ends_with_it = on_exit, group_ends_with_it
+    def reassign(self, on_exit: Callable[[Exit], None]) -> None:
+        """Changes whom its end is reported to, as when a standby becomes an attempt: its group ends with it then."""
+        self._on_exit, self._group_ends_with_it = on_exit, True
 
     @property
     def has_ended(self) -> bool:

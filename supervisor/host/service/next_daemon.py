@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from supervisor.host.child_output import wait_and_read
 from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits
-from supervisor.host.processes.child_output import wait_and_read
 from supervisor.host.service.reloading import Reload
 
 TIMEOUT_S = 30.0  # it takes half a second; of one that takes longer nothing is known

@@ -24,14 +24,14 @@ written to the disk: a `Description` says which tensors lie where.
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import xxhash
 
-from supervisor.protocol.checkpoints.manifest import is_plain_name
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, is_plain_name
 from supervisor.protocol.formats import NewerFormat, check_format
 from supervisor.protocol.layout import MANIFEST, CheckpointName
 from supervisor.protocol.wire.codec import decode_record, encode_record, parse_object
@@ -111,6 +111,11 @@ class Description:
     def name(self) -> CheckpointName:
         """The checkpoint that it becomes."""
         return CheckpointName(self.step, self.attempt)
+
+    def manifest(self, files: Iterable[FileRecord]) -> Manifest:
+        """That of the checkpoint that it becomes, with these files."""
+        made = self.job, self.attempt, self.step, self.created_wall_at
+        return Manifest(*made, tuple(files), self.versions, self.topology, self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,16 +40,17 @@ import psutil
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
-from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then
 
 SLOW_DISK_S = 5.0  # how long the end of an attempt waits for a checkpoint directory's listing
+_OF_FAILURE = ("error", "step", "out_of_memory", "go_back", "code", "errno", "gang_attempt")  # of the last message
 REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so that no answer can be mistaken
 
 
@@ -192,18 +193,8 @@ async def reconstruct_end(
     saved_wall_at = None if newest is None else newest.created_wall_at
     ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
     lived_s_ago = None if ago_s is None or ago_s < 0 else ago_s  # a clock that was set back knows nothing
-    lost = AttemptLost(attempt, done, None, step, host_left)
-    if failed is not None:
-        lost = replace(
-            lost,
-            error=failed.error,
-            step=failed.step,
-            out_of_memory=failed.out_of_memory,
-            go_back=failed.go_back,
-            code=failed.code,
-            errno=failed.errno,
-            gang_attempt=failed.gang_attempt,
-        )
+    said = {} if failed is None else {name: getattr(failed, name) for name in _OF_FAILURE}
+    lost = AttemptLost(attempt, done, committed_step=step, host_rebooted=host_left, **said)
     return lost, words, lived_s_ago
 
 

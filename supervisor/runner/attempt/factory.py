@@ -125,7 +125,7 @@ class AttemptFactory:
         memory = OomWatch(spare.process.pid)
         if cgroups is not None and cgroup is not None:
             cgroups.limit(config.name, cgroup, config.memory_limit, config.cpu_limit)
-        spare.process.reassign(partial(self._observer.on_exit, number), group_ends_with_it=True)
+        spare.process.reassign(partial(self._observer.on_exit, number))
         spare.channel.set_receiver(self._observer.on_message, partial(self._observer.on_malformed_message, number))
         now = time.monotonic()
         return LiveAttempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)

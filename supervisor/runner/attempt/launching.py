@@ -25,14 +25,10 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
     """What the core has to know of a program. `notice_grace`: s; `is_gang`: several nodes train it together."""
     job = config.job
     policy = Policy(
-        name=config.name,
+        **{name: getattr(config, name) for name in _POLICY_OF_PROGRAM},
         is_job=job is not None,
-        autorestart=config.autorestart,
         exitcodes=frozenset(config.exitcodes),
-        startsecs=config.startsecs,
         notify_timeout=config.notify_timeout if config.notify else None,
-        startretries=config.startretries,
-        stopwaitsecs=config.stopwaitsecs,
         is_gang=is_gang,
         start_paths=tuple(map(str, (config.directory or "", config.command[0], script_path(config) or ""))),
     )
@@ -40,21 +36,22 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         return policy
     return replace(
         policy,
-        startup_timeout=job.startup_timeout,
+        **{name: getattr(job, name) for name in _POLICY_OF_JOB},
         hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
         hang_timeout_min=job.hang_timeout_min if job.hang_timeout == "auto" else None,
-        hang_evidence=job.hang_evidence,
         has_ranks_elsewhere=is_gang or _has_ranks_elsewhere(config, job),
-        flush_timeout=job.flush_timeout,
-        on_notice=job.on_notice,
-        notice_margin=job.notice_margin,
         notice_grace=notice_grace,
-        durable=job.durable,
-        on_oom=job.on_oom,
         checkpoint_dir=str(job.checkpoint_dir),
         script=script_name(config),
     )
 
+
+_IN_POLICY = {field.name for field in fields(Policy)}
+_POLICY_OF_PROGRAM = {field.name for field in fields(ProgramConfig)} & _IN_POLICY
+_POLICY_OF_PROGRAM -= {"exitcodes", "notify_timeout"}  # in another form
+_POLICY_OF_JOB = {field.name for field in fields(JobConfig)} & _IN_POLICY
+_POLICY_OF_JOB -= {"hang_timeout", "hang_timeout_min", "checkpoint_dir"}  # in another form
+"""The keys that the core gets as they are."""
 
 _COORDINATORS = ("TF_CONFIG", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")

@@ -1,4 +1,4 @@
-"""What the runners of all programs share."""
+"""What the runners of all programs share, and what the parts of one program do."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,8 +6,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.config import JobConfig
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.diagnosis.kernel_lines import may_matter
+from supervisor.core.program.events import Event
+from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
@@ -23,6 +27,8 @@ from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
+from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.uploads import UploadDurations
 
@@ -86,3 +92,20 @@ class Services:
     def generation(self) -> int | None:
         """Of the gang; None if programs are not ranks of one."""
         return self.gang.allocation.generation if self.gang is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramServices:
+    """One program, for whatever works for it: what it is, what it may use, whom it tells.
+
+    `records`: what is known of it. `observers`: who follow it, as one. `post`: takes what happens to it. `tasks`: what
+    takes a while and nobody waits for. `log`: names the program in each line.
+    """
+
+    config: ProgramConfig
+    services: Services
+    records: ProgramRecords
+    observers: ProgramObserver
+    post: Callable[[Event], None]
+    tasks: BackgroundTasks
+    log: FilteringBoundLogger

@@ -151,7 +151,7 @@ class StandbyHolder(ProgramObserver):
     def discard(self, spare: StandbyProcess) -> None:
         """Kills a promoted standby that can't become the attempt; its pid stays in `pids` until it has exited."""
         self._discarded.append(spare)
-        spare.process.reassign(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
+        spare.process.reassign(partial(self._on_discarded_exit, spare))
         spare.kill()
 
     def _on_discarded_exit(self, spare: StandbyProcess, exit_: Exit) -> None:
@@ -195,13 +195,9 @@ class StandbyHolder(ProgramObserver):
         turn = self._services.standby_loading.holder in (None, self._config.name)
         live = self._records.process.pid
         worker = (live and resident_bytes(live)) or 0
-        memory = MemoryHeadroom(available, total)
-        self._handle_event(MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
-
-    def _expected_bytes(self, worker: int) -> int:
-        if self._machine.wanted is StandbyKind.HOT:
-            return max(self._measured_bytes, worker or HOT_BYTES)
-        return self._measured_bytes
+        is_hot = self._machine.wanted is StandbyKind.HOT
+        expected = max(self._measured_bytes, worker or HOT_BYTES) if is_hot else self._measured_bytes
+        self._handle_event(MemoryMeasured(MemoryHeadroom(available, total), expected, turn, worker))
 
     def _execute(self, effects: list[StandbyEffect]) -> None:
         for effect in effects:
@@ -223,7 +219,7 @@ class StandbyHolder(ProgramObserver):
                 effect.microbatches,
                 self._records.reliability.between_failures_s,
                 self._on_message,
-                self._on_malformed_message,
+                lambda error: self._log.warning("standby.message_refused", error=error),
                 self._on_exit,
                 effect.is_urgent,
             )
@@ -270,9 +266,6 @@ class StandbyHolder(ProgramObserver):
                 if self._process is not None:
                     self._process.error = message.error
                 self._log.warning("standby.failed", error=message.error, traceback=message.traceback)
-
-    def _on_malformed_message(self, error: str) -> None:
-        self._log.warning("standby.message_refused", error=error)
 
     def _on_exit(self, token: str, exit_: Exit) -> None:
         spare, self._process = self._process, None

@@ -7,7 +7,7 @@ from supervisor.protocol.checkpoints.selection import Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.mirror.keys import run_of, url_of_run
 from supervisor.protocol.wire.launch import reads_together
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 
 
 class LocalSelection:

@@ -12,7 +12,7 @@ from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss, fi
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import parse_name
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.checkpoints.local_selection import LocalSelection
 from supervisor.runner.checkpoints.storage import CheckpointStorage
 from supervisor.runner.mirror.job_mirror import JobMirror

@@ -14,7 +14,7 @@ from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selecti
 from supervisor.protocol.damage import UnreadableCheckpoint
 from supervisor.protocol.layout import parse_name
 from supervisor.protocol.tensorbundle import crc32c
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.checkpoints.local_selection import LocalSelection
 from supervisor.runner.checkpoints.mirror_selection import MirrorSelection
 from supervisor.runner.checkpoints.storage import CheckpointStorage

@@ -9,7 +9,7 @@ from supervisor.core.failures.storage import remedy_for
 from supervisor.core.program import effects, events
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 
 RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
 

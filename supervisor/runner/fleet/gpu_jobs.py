@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.gpus.decisions import GpuUse, Restart
 from supervisor.core.program import events
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import ALIVE, ENDING
 from supervisor.host.resources import usage
 from supervisor.runner.program.gpu_gate import visible_to
 from supervisor.runner.program.runner import Runner
 
 MAX_PARENTS = 10  # between a process that computes and its worker; one or two, as a rule
-ENDING = frozenset({State.STOPPING, State.KILLING})
 
 
 class JobsOnGpus:

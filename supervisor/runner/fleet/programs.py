@@ -51,7 +51,6 @@ class Programs:
         read: Callable[[], Config],
         services: Services,
         runners: dict[str, Runner] | None = None,
-        *,
         on_change: Callable[[], None] = lambda: None,
         on_added: Callable[[Runner], None] = lambda runner: None,
     ) -> None:

@@ -8,8 +8,7 @@ import structlog
 
 from supervisor.core.gpus.decisions import AskOperator, Incident, Returned
 from supervisor.core.gpus.faults import Follows
-from supervisor.core.gpus.records import GpuRecord
-from supervisor.core.gpus.words import gpu_words
+from supervisor.core.gpus.records import GpuRecord, gpu_words
 from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 from supervisor.host.hooks import HookEvent, HookFact, HookRunner
 from supervisor.runner.listeners.hub import ListenerHub

@@ -22,7 +22,7 @@ from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 
 
 @dataclass(slots=True)

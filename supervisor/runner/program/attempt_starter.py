@@ -6,7 +6,7 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.factory import AttemptFactory
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
 from supervisor.runner.program.current_attempt import CurrentAttempt
@@ -87,20 +87,21 @@ class AttemptStarter:
         self._current.begin(attempt, visible_gpus)
         process, record = attempt.process, self._records.process
         record.oom_counters = attempt.memory.cgroup_counters
-        self._services.ledger.attempts.attempt_started(
-            self._config.name, number, process.pid, process.start_time, record.started_wall_at or 0.0, microbatches
-        )
+        self._record_start(effect, record.started_wall_at, process.pid, process.start_time)
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
         self._post(events.SpawnSucceeded(number, gpus_left_out))
 
     def _report_spawn_failure(self, effect: effects.Spawn, error: SpawnError) -> None:
         number, record = effect.attempt, self._records.process
         record.not_started(error)
-        self._services.ledger.attempts.attempt_started(
-            self._config.name, number, 0, 0, record.ended_wall_at or 0.0, effect.microbatches
-        )
+        self._record_start(effect, record.ended_wall_at)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(events.SpawnFailed(number, str(error), error.permanent, missing=unreachable_path(error)))
+
+    def _record_start(self, effect: effects.Spawn, at: float | None, pid: int = 0, start_time: int = 0) -> None:
+        """In the ledger, also of one that never became a process."""
+        attempts, name = self._services.ledger.attempts, self._config.name
+        attempts.attempt_started(name, effect.attempt, pid, start_time, at or 0.0, effect.microbatches)
 
     def cancel(self, number: int) -> None:
         """Gives up a start that still waits for its GPUs."""

@@ -8,21 +8,24 @@ from signal import SIGKILL
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.gpus.incidents import RECENT_S
 from supervisor.core.program import events
+from supervisor.host.background_tasks import BackgroundTasks
+from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
+from supervisor.host.user_folders.folder_removal import remove_soon
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
 from supervisor.runner.attempt.last_output import last_error_lines
-from supervisor.runner.attempt.left_folder import LeftFolder
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.mailbox import Mailbox
 from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
 
 NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
+WRITTEN_WITHIN_S = 60.0  # a ledger that takes longer does not work; then the next end removes the folder
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
 
@@ -236,3 +239,37 @@ class CurrentAttempt:
             self.attempt.detach()
             self._close_listener(self.attempt)
             self.attempt = None
+
+
+class LeftFolder:
+    """The folder with the pipes of a program's last attempt: its last words stay until the ledger has the end.
+
+    A daemon that begins removes what one has left.
+    """
+
+    __slots__ = ("_folder", "_ledger", "_tasks")
+
+    def __init__(self, ledger: Ledger, tasks: BackgroundTasks) -> None:
+        self._ledger = ledger
+        self._tasks = tasks
+        self._folder: Path | None = None
+
+    def keep(self, folder: Path | None) -> None:
+        """An attempt has left it whose end is about to be recorded; None if it had no pipes. Removes the one before."""
+        self._remove()
+        self._folder = folder
+
+    def on_end_recorded(self) -> None:
+        """The end is queued for the ledger. Once it is there, nobody needs the last words."""
+        if (folder := self._folder) is not None:
+            self._tasks.start(self._remove_when_written(folder))
+
+    async def _remove_when_written(self, folder: Path) -> None:
+        is_written = await self._ledger.until_written(WRITTEN_WITHIN_S)
+        if is_written and self._folder is folder:
+            self._remove()
+
+    def _remove(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            remove_soon(folder)

@@ -6,7 +6,7 @@ from typing import assert_never
 from supervisor.core.program import effects, events
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.attempt.starting import find_start_obstacle
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder

@@ -10,7 +10,7 @@ from supervisor.core.diagnosis.evidence import flat
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
 from supervisor.core.program import effects, events
-from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.core.program.facts import OVER, ProgramFacts, State
 from supervisor.host.hooks import HookEvent, HookFact, HookRunner
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import messages
@@ -67,7 +67,7 @@ class HookNotifier(ProgramObserver):
         if facts.state is State.FAILED:
             cause = str(self._ended.cause) if self._ended is not None else None
             self._run_hook("failed", cause=cause, **self._diagnosis())
-        if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
+        if facts.state in OVER:
             self._ended = None  # the next start is no relaunch
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:

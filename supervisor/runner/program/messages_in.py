@@ -7,22 +7,8 @@ from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
 from supervisor.protocol.wire import messages
 
-ReportedEvent = (
-    events.WorkerMet
-    | events.RestoreBegun
-    | events.TrainingRestored
-    | events.StepsDone
-    | events.CheckpointCommitted
-    | events.CheckpointSaveFailed
-    | events.DoneReported
-    | events.FailureReported
-    | events.WorkerIdentified
-    | events.CopiesHeld
-)
-"""What a worker's words become: it can say them without end."""
 
-
-def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> ReportedEvent | None:
+def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> events.ReportedEvent | None:
     """The event for the core; None if nothing is to be decided.
 
     `answered`: ids of flushes that are over; one may end while the worker composes its status.

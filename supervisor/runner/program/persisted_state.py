@@ -13,7 +13,7 @@ from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import MAX_MICROBATCHES
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
-from supervisor.core.program.events import Event, StepsDone, TrainingRestored
+from supervisor.core.program.events import Event, ReportedEvent, StepsDone, TrainingRestored
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
 from supervisor.core.series import MetricSeries
@@ -26,7 +26,6 @@ from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.messages_in import ReportedEvent
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 

@@ -20,8 +20,7 @@ from supervisor.host.processes import credentials
 from supervisor.protocol.gang import SeenDivergence
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import standby_kind_of
-from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import ProgramServices, Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import find_restart_obstacle
 from supervisor.runner.checkpoints.selector import CheckpointSelector

@@ -8,7 +8,7 @@ from supervisor.host.health_checks import HealthChecks, NotRun
 from supervisor.protocol import layout
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.launching import command_beside
-from supervisor.runner.attempt.program_services import ProgramServices
+from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
 

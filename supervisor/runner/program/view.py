@@ -7,7 +7,7 @@ from supervisor.core.failures.restart import Cause, allowed_retries
 from supervisor.core.job import Job
 from supervisor.core.listeners.wire_states import WireState, wire_state
 from supervisor.core.program import account
-from supervisor.core.program.facts import ALIVE, PendingFlush, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, ENDING, PendingFlush, ProgramFacts, State
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import SeenDivergence
@@ -98,7 +98,7 @@ class ProgramView:
         stops = self.flush is not None and self.flush.then is messages.Then.STOP
         is_to = facts.closing or not facts.wanted or facts.current.decided_end is not None
         waits = self.state is State.ADOPTING and is_to  # for the answer
-        return stops or waits or self.state in (State.STOPPING, State.KILLING)
+        return stops or waits or self.state in ENDING
 
     @property
     def is_down(self) -> bool:

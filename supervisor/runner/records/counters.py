@@ -30,6 +30,11 @@ class DurationStats:
         """Returns these with one more."""
         return replace(self, count=self.count + 1, sum_s=self.sum_s + span_s, last_s=span_s)
 
+    @property
+    def totals(self) -> tuple[int, float]:
+        """Count and sum."""
+        return self.count, self.sum_s
+
 
 _NEVER = DurationStats()
 

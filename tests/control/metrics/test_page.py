@@ -17,15 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from supervisor.control.metrics.exposition import MetricFamily, encode
+from supervisor.control.metrics.measured_program import BUDGETED
 from supervisor.control.metrics.page import exposition, families
-from supervisor.control.metrics.sampling import (
-    BUDGETED,
-    GpuSample,
-    JobSample,
-    NoticesSample,
-    ProgramSample,
-    Sample,
-)
+from supervisor.control.metrics.sampling import GpuSample, NoticesSample, ProgramSample, Sample
 from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS, MetricType
 from supervisor.core.failures.restart import Cause
 from supervisor.core.goodput import TimeSpent
@@ -168,56 +162,19 @@ def test_promtool_finds_nothing_to_blame(daemon: Daemon):
 
 
 def whole_sample(programs: int) -> Sample:
-    job_sample = JobSample(
-        7,
-        9,
-        0.1,
-        7,
-        1,
-        1e9,
-        5,
-        5,
-        0.0,
-        100,
-        1e9,
-        60.0,
-        1.0,
-        2.0,
-        3.0,
-        (1, 1.0),
-        (1, 1.0),
-        (1, 2.0),
-        0,
-        0,
-        0,
-        False,
-        0.1,
-        0,
-        0,
-        0,
-        False,
-        True,
-    )
-    causes = {str(cause): 1 for cause in BUDGETED}
+    words: dict[str | None, dict[str, float]] = {
+        "state": {"RUNNING": 1.0},
+        "cause": dict.fromkeys(BUDGETED, 1.0),
+        "because": dict.fromkeys(OlderBecause, 0.0),
+        "spent": {"running": 1.0, "down": 2.0},
+        "category": dict.fromkeys(TimeSpent, 1.0),
+    }
+    values = {
+        metric.name: words.get(metric.label, (1, 1.0) if metric.kind is MetricType.SUMMARY else 1.0)
+        for metric in (*PROGRAMS, *LABELLED, *JOBS)
+    }
     return Sample(
-        tuple(
-            ProgramSample(
-                f"p{number}",
-                State.RUNNING,
-                True,
-                1,
-                1e9,
-                3,
-                3,
-                causes,
-                causes,
-                {"running": 1.0, "down": 2.0},
-                {str(because): 0 for because in OlderBecause},
-                {str(spent): 1.0 for spent in TimeSpent},
-                job_sample,
-            )
-            for number in range(programs)
-        ),
+        tuple(ProgramSample(f"p{number}", State.RUNNING, values) for number in range(programs)),
         NoticesSample({"possible": 0, "certain": 1}, 2e9, {"file": True}, 30.0),
         is_leaving=False,
         ledger_in_trouble=False,

@@ -17,9 +17,9 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError, record_files, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import OtherRun
 from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints, record_given_up
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
+from supervisor.protocol.mirror.other_run import OtherRun
 from supervisor.protocol.mirror.store import Store, StoreError
 
 FILES = ("ckpt.data-00000-of-00001", "ckpt.index", "state.json")

@@ -17,8 +17,7 @@ from supervisor.core.program.events import CopiesHeld, Event, MemoryOffer, Memor
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.wire.messages import Committed, FromWorker, Hello, MemoryCopies, Restored
-from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import ProgramServices, Services
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords

@@ -17,8 +17,7 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.wire.messages import Committed, Progress
-from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import ProgramServices, Services
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror

@@ -34,8 +34,7 @@ from supervisor.protocol.gang import Restore, SeenDivergence, UploadPart
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.wire.messages import PartsWritten, Progress
 from supervisor.runner.attempt.gang_place import GangPlace
-from supervisor.runner.attempt.program_services import ProgramServices
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import ProgramServices, Services
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror

@@ -7,8 +7,8 @@ the copy changes nothing and says so.
 
 A step is history: it writes SQL and JSON keys as text and imports nothing of this project, so that it does the same in
 every later version, whatever becomes of the classes. It does not judge what is damaged: that is found where it is read.
-To change the tables: raise `SCHEMA` in `schema.py`, change its tables and probes, add a file here and a row below, and
-keep a ledger that the version before wrote in `tests/host/ledger/versions`, for ever.
+To change the tables: raise `SCHEMA` in `schema.py`, change its tables, add a file here and a row below, and keep a
+ledger that the version before wrote in `tests/host/ledger/versions`, for ever.
 """
 
 import sqlite3

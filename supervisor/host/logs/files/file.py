@@ -69,8 +69,7 @@ class OutputFile:
 
     def record_loss(self, count: int, cause: str) -> None:
         """Has the file say that `count` bytes, which the caller had to drop, are missing."""
-        self._dropped += count
-        self._cause = cause
+        self._dropped, self._cause = self._dropped + count, cause
         self.write(b"")
 
     def reopen(self) -> None:
@@ -177,12 +176,7 @@ class OutputFile:
             self._truncate()
             return
         with self._renaming, guarded_folder(self.path.parent) as folder:
-            _delete_backup(self.path.name, self.backups, folder)
-            for number in range(self.backups - 1, 0, -1):
-                for suffix in _SUFFIXES:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._rename(_backup_name(self.path.name, number), number + 1, suffix, folder)
-            self._rename(self.path.name, 1, "", folder)
+            _make_backup(self.path.name, self.backups, folder)
         if self._descriptor is not None:
             self._rotated.note(os.fstat(self._descriptor), self.backups)
         self._open()
@@ -212,10 +206,6 @@ class OutputFile:
         if self._is_regular:
             os.ftruncate(self._descriptor, 0)
             self._size, self._at_line_start = 0, True
-
-    def _rename(self, name: str, number: int, suffix: str, folder: int) -> None:
-        backup = _backup_name(self.path.name, number)
-        os.replace(f"{name}{suffix}", f"{backup}{suffix}", src_dir_fd=folder, dst_dir_fd=folder)
 
     def _follow_name(self) -> None:
         """Opens the file again if its name now belongs to another file, or to none. Checks once in CHECK_EVERY_S."""
@@ -260,8 +250,15 @@ def _is_of_process(path: Path) -> bool:
 _SUFFIXES = ("", compression.SUFFIX)
 
 
-def _backup_name(name: str, number: int) -> str:
-    return f"{name}.{number}"
+def _make_backup(name: str, backups: int, folder: int) -> None:
+    """Makes the file the newest of `backups`; the oldest is deleted."""
+    _delete_backup(name, backups, folder)
+    for number in range(backups - 1, 0, -1):
+        for suffix in _SUFFIXES:
+            older, newer = f"{name}.{number + 1}{suffix}", f"{name}.{number}{suffix}"
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(newer, older, src_dir_fd=folder, dst_dir_fd=folder)
+    os.replace(name, f"{name}.1", src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _delete_backup(name: str, number: int, folder: int) -> bool:
@@ -269,7 +266,7 @@ def _delete_backup(name: str, number: int, folder: int) -> bool:
     deleted = False
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{_backup_name(name, number)}{suffix}", dir_fd=folder)
+            os.unlink(f"{name}.{number}{suffix}", dir_fd=folder)
             deleted = True
     return deleted
 
@@ -283,11 +280,8 @@ def _delete_backups(name: str, least: int, folder: int) -> None:
 
 def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
     """Rotates a log file that no logger may have open. Raises OSError."""
-    file = OutputFile(path, 0, backups)
-    try:
+    with contextlib.closing(OutputFile(path, 0, backups)) as file:
         file.rotate()
-    finally:
-        file.close()
     if compress:
         file.compress_backups()
 

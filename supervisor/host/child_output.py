@@ -1,12 +1,35 @@
-"""What a command prints that the daemon runs and waits for, such as a health check or a hook."""
+"""What children print for the daemon, read within limits: one line in answer, or all until a command has ended."""
 
 import contextlib
+import errno
 import os
 import select
 import subprocess
 import time
 
+READ_BYTES = 64 * 1024
 PIPE_BYTES = 1 << 20  # what a pipe may hold: /proc/sys/fs/pipe-max-size
+
+
+def read_answer(descriptor: int, limit_s: float, most_bytes: int) -> bytes:
+    """The one line with which a process of a job's user answers; blocks.
+
+    Raises OSError if it does not come in time, is longer, or the process ends before.
+    """
+    ends_at = time.monotonic() + limit_s
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    content = b""
+    while not content.endswith(b"\n"):
+        if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"its user's process took longer than {limit_s:g} s")
+        piece = os.read(descriptor, READ_BYTES)
+        if not piece:
+            raise OSError(errno.EAGAIN, "its user's process ended without an answer")
+        content += piece
+        if len(content) > most_bytes:
+            raise OSError(errno.EMSGSIZE, f"its user's process answered with more than {most_bytes} bytes")
+    return content
 
 
 def wait_and_read(child: subprocess.Popen[bytes], output: int, timeout_s: float, most: int) -> bytes:
