@@ -2,7 +2,11 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from worker.keras.model_fit import _limit_history
+
+pytestmark = pytest.mark.tensorflow
 
 
 def test_epochs_of_later_calls_are_left_out() -> None:
