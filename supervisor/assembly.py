@@ -26,6 +26,7 @@ from supervisor.host.notices.sources import NoticeSettings, make_sources
 from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.resources import cgroup
+from supervisor.host.service.next_daemon import NextDaemon
 from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
@@ -98,10 +99,12 @@ def build_daemon(
     daemon_log: DaemonLog,
     systemd: SystemdNotifier,
     gpu_helper: GpuHelper,
+    next_daemon: NextDaemon,
 ) -> DaemonParts:
     """Builds all parts, and starts the capture of what programs print. To be called in the event loop.
 
-    `place`: this node's among those that were given to the job; None if nobody gave any.
+    `place`: this node's among those that were given to the job; None if nobody gave any. `next_daemon`: the one that a
+    reload executes.
     """
     settings = config.supervisord
     runners: dict[str, Runner] = {}
@@ -130,6 +133,7 @@ def build_daemon(
         reload=exit_request.request_reload,
         settings=settings,
         is_reloading=lambda: exit_request.is_reload,
+        next_daemon=next_daemon,
         notices=notices,
         expected_times=expected_times,
         hooks=services.hooks,

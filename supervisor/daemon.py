@@ -7,7 +7,6 @@ import supervisor.host.service.slim_imports  # noqa: F401 - these three have to 
 # isort: split
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -15,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import structlog
 
@@ -39,6 +37,7 @@ from supervisor.host.service.background import (
     open_standard_descriptors,
 )
 from supervisor.host.service.folder_claims import claim_runtime_dir
+from supervisor.host.service.next_daemon import NextDaemon
 from supervisor.host.service.reloading import Reload
 from supervisor.host.service.single_instance import (
     AlreadyRunning,
@@ -93,7 +92,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
-    start_folder = _current_folder()
+    next_daemon = NextDaemon(config.path, _current_folder())
     try:
         limits.raise_inherited_limits(settings.minfds, settings.minprocs)
         limits.raise_own_nofile()
@@ -117,7 +116,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
                 background.announcement = _announcement(config)
         state.write_pid()
         with pid_file(settings.pidfile):
-            status = _run_daemon(config, read_config, background, gpu_helper, state, reload)
+            status = _run_daemon(config, read_config, background, gpu_helper, state, reload, next_daemon)
     except AlreadyRunning as error:
         return fail(str(error), EXIT_BUSY)
     except AllocationError as error:
@@ -126,7 +125,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         background.report_failure(EXIT_CANNOT_RUN)
         return fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
-        _execute_anew(config.path, start_folder, reload)
+        next_daemon.execute(reload)
     if settings.engine == "slurm":
         from supervisor.host.slurm import remove_folder
 
@@ -174,20 +173,6 @@ def _announcement(config: Config) -> str:
     )
 
 
-def _execute_anew(configuration: Path, start_folder: Path, reload: Reload) -> NoReturn:
-    """Replaces this process by a fresh daemon with the same options and the full path of the configuration.
-
-    `start_folder`: where the daemon was started, as paths among its options may be relative to it.
-    """
-    limits.restore_own_nofile()
-    with contextlib.suppress(OSError):  # it may have been deleted, or this user may not enter it
-        os.chdir(start_folder)
-    named = ["-c", str(configuration)]
-    arguments = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
-    command = [sys.executable, "-P", "-m", "supervisor.daemon", *arguments]
-    os.execve(sys.executable, command, reload.environment(os.environ))  # noqa: S606 - no shell
-
-
 def _run_daemon(
     config: Config,
     read_config: Callable[[], Config],
@@ -195,6 +180,7 @@ def _run_daemon(
     gpu_helper: GpuHelper,
     state: StateFolder,
     reload: Reload,
+    next_daemon: NextDaemon,
 ) -> int | None:
     """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
@@ -220,7 +206,7 @@ def _run_daemon(
     )
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
-    lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload)
+    lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
     try:
         return asyncio.run(lifecycle.run())
     finally:

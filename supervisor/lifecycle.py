@@ -26,6 +26,7 @@ from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.folder_claims import keep_folders
 from supervisor.host.service.loop_errors import LoopErrors
+from supervisor.host.service.next_daemon import NextDaemon
 from supervisor.host.service.reloading import Reload
 from supervisor.host.service.single_instance import StateFolder
 from supervisor.host.service.systemd import SystemdNotifier
@@ -49,6 +50,7 @@ class DaemonLifecycle:
 
     `read_config` reads the configuration again. `background` is told when the daemon is ready for clients.
     `gpu_helper`: what asks about GPUs. `state`: the state folder, locked. `reload`: what the daemon before left.
+    `next_daemon`: the one that a reload executes.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class DaemonLifecycle:
         gpu_helper: GpuHelper,
         state: StateFolder,
         reload: Reload,
+        next_daemon: NextDaemon,
     ) -> None:
         self._config = config
         self._reload = reload
+        self._next_daemon = next_daemon
         self._state = state
         self._settings = config.supervisord
         self._read_config = read_config
@@ -86,6 +90,7 @@ class DaemonLifecycle:
             self._daemon_log,
             self._systemd,
             self._gpu_helper,
+            self._next_daemon,
         )
         parts.signals.trap(leaves_allocation=place is not None)
         try:

@@ -95,11 +95,12 @@ def _command_remarks(
     folder = program.directory or daemon_folder
     if program.command == NO_COMMAND:
         return  # the file's remarks say so
-    try:
-        find_command(program.command[0], environment, folder, name)
-    except SpawnError as error:
-        yield str(error)
+    if (why := _why_no_command(program.command[0], environment, folder, name)) is not None:
+        yield why
         return
+    for key, beside in (("healthcheck_command", program.healthcheck_command), ("stop_command", program.stop_command)):
+        if beside is not None and (why := _why_no_command(beside[0], environment, folder, name)) is not None:
+            yield f"{key}: {why.removeprefix(f'cannot start {name}: ')}"
     here = folder or current_folder()
     script = next((argument for argument in program.command[1:] if not argument.startswith("-")), "")
     is_module = any(argument in ("-m", "-c") for argument in program.command[1:])
@@ -111,6 +112,14 @@ def _command_remarks(
     job = program.job
     if job is not None and job.entrypoint is not None and (missing := _missing_module(job.entrypoint, here)):
         yield f"entrypoint: there is no {missing}; correct the name, or set `directory` to the folder it lies in"
+
+
+def _why_no_command(command: str, environment: Mapping[str, str], folder: Path | None, program: str) -> str | None:
+    try:
+        find_command(command, environment, folder, program)
+    except SpawnError as error:
+        return str(error)
+    return None
 
 
 def _silent_script(program: ProgramConfig, folder: Path) -> str | None:

@@ -192,7 +192,7 @@ class SignalHandlers:
         self._systemd.send_reloading("reading the configuration again")
         try:
             await self._programs.configuration.reread()
-            actions = await self._programs.updating.update()
+            actions = await self._programs.updating.update(waits=True)
             log.info("configuration.updated", actions=[f"{action.name}: {action.action}" for action in actions])
         except ConfigError as error:
             log.error("configuration.refused", error=str(error), kept="the configuration in use")

@@ -42,6 +42,8 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["command=/usr/bin/env python3 x.py"], None),
         (["command=python3 -u gone.py", "directory=."], "there is no {0}/gone.py"),
         (["command=python3 -m http.server"], None),
+        (["command=/bin/cat", "healthcheck_command=gone x"], "healthcheck_command: there is no command 'gone'"),
+        (["command=/bin/cat", "stop_command=/gone/x"], "stop_command: there is no command '/gone/x'"),
         (["command=/bin/cat", "stdout_logfile=/no/such/folder/x.log"], "cannot write /no/such/folder/x.log"),
         (["command=/bin/cat", "stdout_logfile=/dev/stdout", "stdout_logfile_maxbytes=0"], None),
         (["command=/bin/cat", "checkpoint_dir=test.conf/x"], "cannot use {0}/test.conf/x: Not a directory"),

@@ -41,7 +41,8 @@ def unknown_line(name: str) -> str:
 def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
     """The programs that `names` mean, in that order (no names or `all`: every program), and the unknown names.
 
-    `*`, `?` and `[abc]` in a name or in a group's name are patterns, as in file names.
+    `*`, `?` and `[abc]` in a name or in a group's name are patterns, as in file names, unless something has that very
+    name.
     """
     if not names or ALL in names:
         return programs, []
@@ -50,9 +51,9 @@ def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Pro
 
 
 def _match(name: str, programs: list[Program]) -> list[Program]:
-    if is_group(name):
-        return [program for program in programs if fnmatchcase(program["group"], group_of(name))]
-    return [program for program in programs if fnmatchcase(program["name"], program_of(name))]
+    key, pattern = ("group", group_of(name)) if is_group(name) else ("name", program_of(name))
+    exact = [program for program in programs if program[key] == pattern]
+    return exact or [program for program in programs if fnmatchcase(program[key], pattern)]
 
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:

@@ -41,7 +41,7 @@ Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView
 
 
 class CheckpointStore:
-    """The questions the daemon asks, answered one at a time for each directory.
+    """The questions the daemon asks, answered one at a time for each directory, lists beside the others.
 
     `user`: of the job, as the configuration names it; None: the daemon's own. `expected`: the name of the checkpoint
     that should be the newest, if that is known.
@@ -114,7 +114,9 @@ class CheckpointStore:
         Raises OSError if the directory can't be read.
         """
         request = CheckpointRequest(Question.LIST, directory, verify=verify)
-        return list((await self._ask(request, Listing, user)).checkpoints)
+        # in threads of their own: reading every byte may take minutes, and no start waits for it, nor a short list
+        place = directory / ("verified" if verify else "listed")
+        return list((await self._ask(request, Listing, user, place=place)).checkpoints)
 
     async def attempts_in(self, directory: Path, user: str | None = None) -> Attempts:
         """The highest attempt in the names of all checkpoints, also unfinished and bad ones; 0 if there are none.
@@ -148,7 +150,12 @@ class CheckpointStore:
         return await self._run(directory, lambda: directory.stat().st_dev)
 
     async def _ask(
-        self, request: CheckpointRequest, kind: type[Answer], user: str | None, order: Order | None = None
+        self,
+        request: CheckpointRequest,
+        kind: type[Answer],
+        user: str | None,
+        order: Order | None = None,
+        place: Path | None = None,
     ) -> Answer:
         identity = other_identity(user)
         work: partial[CheckpointAnswer]
@@ -156,7 +163,7 @@ class CheckpointStore:
             work = partial(checkpoint_calls.answer, request, order)
         else:
             work = partial(checkpoint_process.answer_as, identity, request, order)
-        answer = await self._run(request.directory, work)
+        answer = await self._run(place or request.directory, work)
         assert isinstance(answer, kind)
         return answer
 

@@ -30,6 +30,10 @@ class HealthCheck:
     key: str = "healthcheck_command"
 
 
+class NotRun(Exception):
+    """The command could not be started, which says nothing about the program; the text says why."""
+
+
 _hanging: dict[Hashable, subprocess.Popen[bytes]] = {}
 """By user, or by command of the daemon's own: the last one that could not be killed."""
 
@@ -52,20 +56,19 @@ class HealthChecks:
             _kill(child)
 
     def failure_of(self, check: HealthCheck) -> str | None:
-        """Why the check failed; None if the command exited with 0 in time."""
-        try:
-            return self._ask(check)
-        except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
-            return f"cannot run {check.key}: {error}"
-
-    def _ask(self, check: HealthCheck) -> str | None:
+        """Why the check failed; None if the command exited with 0 in time. Raises NotRun."""
         whose = check.argv if check.user is None else check.user
         if (before := _hanging.get(whose)) is not None and before.poll() is None:
             return f"{check.key} is not run while an earlier one hangs in the kernel, pid {before.pid}"
-        output, printing = os.pipe2(os.O_CLOEXEC)
+        try:
+            output, printing = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            raise NotRun(f"cannot run {check.key}: {error}") from error
         try:
             try:
                 child = _started(check, printing)
+            except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
+                raise NotRun(f"cannot run {check.key}: {error}") from error
             finally:
                 os.close(printing)
             return self._outcome(check, whose, child, output)

@@ -54,6 +54,11 @@ class CheckpointName:
         return f"step-{self.step:010d}.a{self.attempt}"
 
     @property
+    def by_attempt(self) -> tuple[int, ...]:
+        """The same name, as it sorts if the attempt counts first."""
+        return self.attempt, self.step
+
+    @property
     def partial(self) -> str:
         """The name while it is being written; a directory of this name is not a checkpoint."""
         return f"{self}{PARTIAL}"

@@ -283,6 +283,28 @@ class AcrossDaemons(Histories):
         identified = events.WorkerIdentified(number, Phase.TRAINING, step, is_restored, asked, asked or 0, then)
         self.post(identified)
 
+    @precondition(lambda self: self.trains or self.job.state in LEAVING)
+    @rule(commits=st.booleans(), copies=st.booleans(), is_late=st.booleans())
+    def daemon_dies_and_the_next_can_not_adopt(self, commits: bool, copies: bool, is_late: bool) -> None:
+        """So it ends the worker, and has what that had in memory. `commits`: the worker did before; nobody heard it."""
+        if copies and self.job.state is State.RUNNING:
+            self.train_on_in_memory(steps=3)
+        number, wanted, is_held = self.job.facts.attempt, self.job.facts.wanted, self.in_memory
+        if commits:
+            self.write(CheckpointName(self.next_step, number))
+        self.replace_daemon(is_late, changes_directory=False)
+        self.job.facts.wanted = wanted
+        here = self.machine.at(self.worker_home).committed
+        saved = max((name.step for name in here if name.attempt == number), default=None)
+        if saved is not None and (self.reported is None or saved >= self.reported.step):
+            self.reported = CheckpointName(saved, number)
+            self.told_in[self.reported] = self.worker_home
+        suspects = self.job.facts.suspects.deaths
+        lost = events.AttemptLost(number, committed_step=saved, in_memory=is_held is not None, not_adopted="words")
+        self.post(lost)
+        assert set(self.job.facts.suspects.deaths) <= set(suspects), "the daemon ended it, and not its checkpoint"
+        assert is_held is None or self.in_memory is None, "what it had there is written, or let go"
+
     def hear_commit(self, number: int, step: int) -> None:
         self.post(events.CheckpointCommitted(number, step, is_repeated=True))
         if self.reported is None or step >= self.reported.step:

@@ -286,6 +286,14 @@ def test_a_pattern_stands_for_all_programs_that_it_matches(daemon, ctl):
     assert sorted(result.out.splitlines()) == ["web1: stopped", "web2: stopped"]
 
 
+def test_a_name_that_looks_like_a_pattern_means_the_program_of_that_name(daemon, ctl):
+    daemon.answers |= {"status": {"programs": [down("web?"), program("web1"), program("web[1]")]}, "stop": {}}
+
+    result = ctl("stop", "web?", "web[1]")
+
+    assert sorted(result.out.splitlines()) == ["web?: stopped", "web[1]: stopped"]
+
+
 def test_a_pattern_that_matches_nothing_is_no_such_process(daemon, ctl):
     daemon.answers |= {"status": {"programs": [program("web1")]}, "stop": Fault("BAD_NAME", "we?b*")}
 

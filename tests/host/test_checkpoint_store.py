@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,27 @@ async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Pat
         ListedCheckpoint("step-0000000300.a3", 300, 3, 1300.0, 100, False, "a person said so", True),
     ]
     assert [each.valid for each in looked] == [None, None, False]
+
+
+async def test_a_list_that_reads_every_byte_delays_neither_a_start_nor_a_short_list(tmp_path: Path) -> None:
+    newest, large = commit(tmp_path, 200), commit(tmp_path, 100) / "ckpt.index"
+    record = large.with_name(layout.MANIFEST)
+    content = manifest.parse_manifest(record.read_bytes())
+    os.truncate(large, 1 << 40)
+    record.write_bytes(replace(content, files=(replace(content.files[0], size=1 << 40),)).to_bytes())
+    store = CheckpointStore()
+    verified = asyncio.create_task(store.list_checkpoints(tmp_path, verify=True))
+    await asyncio.sleep(0.1)
+
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert (await store.select(tmp_path)).path == newest
+            listed = await store.list_checkpoints(tmp_path, verify=False)
+        assert [each.step for each in listed] == [200, 100]
+        assert not verified.done()
+    finally:
+        os.truncate(large, 0)  # it is read to its end now
+        await verified
 
 
 async def test_a_list_marks_what_two_trainings_agree_on(tmp_path: Path) -> None:

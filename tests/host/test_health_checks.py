@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.health_checks import KILLED_WITHIN_S, HealthCheck, HealthChecks
+from supervisor.host.health_checks import KILLED_WITHIN_S, HealthCheck, HealthChecks, NotRun
 from supervisor.host.processes import limits
 from tests.reading import alive, content
 from tests.silent_mount import SilentMount
@@ -61,8 +61,9 @@ def test_a_health_check_that_prints_for_ever_fills_no_disk(tmp_path: Path, monke
     assert why == "healthcheck_command exited with status 1: 0"
 
 
-def test_a_command_that_is_not_there_is_said():
-    assert "cannot run healthcheck_command" in (asked("/nonexistent/check") or "")
+def test_a_command_that_is_not_there_says_nothing_about_the_program():
+    with pytest.raises(NotRun, match=r"cannot run healthcheck_command: .*/nonexistent/check"):
+        asked("/nonexistent/check")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
@@ -244,6 +245,19 @@ class Histories:
     def section_is_changed(self, job: str) -> None:
         self.here.marks[job] += 1
         self.here.write()
+        self.call("update")
+
+    def section_is_changed_by_two_operators(self, job: str) -> None:
+        """The second one comes while the job of the first one stops, and says it once more when that is over."""
+        self.here.marks[job] += 1
+        self.here.write()
+        first = threading.Thread(target=self.call, args=("update",))
+        first.start()
+        time.sleep(self.random.choice([0.0, 0.05, 0.3]))
+        self.here.marks[job] += 1
+        self.here.write()
+        self.call("update", discard=self.random.random() < 0.3)
+        first.join()
         self.call("update")
 
     def checkpoint_dir_is_changed_by_a_letter(self, job: str) -> None:
@@ -486,6 +500,7 @@ class Histories:
             self.job_is_restarted_by_supervisorctl: 2,
             self.checkpoint_is_asked_for: 2,
             self.section_is_changed: 2,
+            self.section_is_changed_by_two_operators: 2,
             self.checkpoint_dir_is_changed_by_a_letter: 2,
             self.folder_is_moved_away_and_back: 2,
             self.newest_checkpoint_is_damaged: 2,

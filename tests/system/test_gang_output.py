@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.protocol.allocation import OUTPUT_RANKS
 from tests.places import ROOT
 from tests.system.harness import TRAINER
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-NODES = 9
+NODES = OUTPUT_RANKS + 1  # the last one prints nothing
 SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
 if "--clean" in sys.argv:

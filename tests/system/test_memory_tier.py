@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import statistics
 import time
@@ -171,11 +172,13 @@ def test_the_next_daemon_takes_the_memory_over(tmp_path: Path, expected: str) ->
 
 def writer_of(job: MemoryJob) -> int | None:
     """The pid of the process that writes what was in memory, once it has begun to write."""
+    if not any(job.checkpoints.glob("*.partial")):
+        return None  # before all of /proc is read: on a busy machine that may take longer than to write
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes()
             if b"host.memory_tier.salvage" in words and os.fsencode(job.checkpoints) in words:
-                return int(path.parent.name) if list(job.checkpoints.glob("*.partial")) else None
+                return int(path.parent.name)
     return None
 
 
@@ -247,6 +250,30 @@ def test_a_worker_that_dies_before_the_daemon_after_a_reload_has_adopted_it_leav
 
     assert [record["attempt"] for record in job.logged("checkpoint.salvaged")] == [1]
     assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True], figures(job.repeated)
+
+
+@pytest.mark.parametrize("how", ["it can't be adopted", "it dies before it has said anything"])
+def test_a_worker_of_which_the_next_daemon_hears_nothing_leaves_its_state(tmp_path: Path, how: str) -> None:
+    job = MemoryJob(tmp_path, STEPS, keys="standby=off\nflush_timeout=2\n")
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        daemon.die()
+        os.kill(pid, signal.SIGSTOP)
+        if how == "it can't be adopted":
+            job.order("segv")  # and it can't save when it is told to end, either
+            shutil.rmtree(tmp_path / "state" / "run" / "job")
+        daemon.start()
+        if how != "it can't be adopted":
+            daemon.until(lambda: job.status()["pid"] == pid, "it is adopted")
+            os.kill(pid, signal.SIGKILL)
+        job.until_trains(but=pid)
+        ends = [
+            attempt["text"] for attempt in daemon.call("history", name="job")["attempts"] if attempt["attempt"] == 1
+        ]
+
+    assert [record["attempt"] for record in job.logged("checkpoint.salvaged")] == [1]
+    assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True], figures(job.repeated)
+    assert how != "it can't be adopted" or ends == ["could not be taken over from a daemon that died; ended"]
 
 
 def stack_of(pid: int) -> str:

@@ -84,10 +84,13 @@ def test_a_new_name_that_may_not_restore_what_the_old_one_saved_stops_nothing(tm
         renamed = section.replace("[program:old]", "[program:new]")
         daemon.write(renamed)
 
-        (refused,) = [action for action in daemon.call("update")["actions"] if action["name"] == "old"]
+        heir, refused = daemon.call("update")["actions"]
 
-        assert refused["action"] == "refused"
+        assert (refused["name"], refused["action"]) == ("old", "refused")
         assert "set restore_from_jobs = old in the section of new" in refused["text"]
+        assert (heir["name"], heir["action"]) == ("new", "refused")
+        assert "old, which is left as it is, has its checkpoint_dir" in heir["text"]
+        assert [program["name"] for program in daemon.call("status")["programs"]] == ["old"]
         assert daemon.status("old")["pid"] == pid
         daemon.write(f"{renamed}restore_from_jobs=old\n")
         daemon.call("update")

@@ -105,6 +105,7 @@ def test_node_with_an_older_or_another_checkpoint_of_its_own_begins_from_the_chi
         assert [path.name for path in (nodes.disk(1) / "quarantine").iterdir()] == [other.name]
 
 
+@pytest.mark.nightly  # the next one's takes over from a node that leaves; test_jobset.py kills nodes with a spare one
 def test_spare_node_with_an_empty_folder_takes_over(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path / "gang", count=3, pause=0.3)
     nodes.keys += "nodes=2\n"
@@ -127,6 +128,7 @@ def test_spare_node_with_an_empty_folder_takes_over(tmp_path: Path, undisturbed:
 def test_node_that_gets_a_notice_leaves_once_its_part_is_in_the_mirror(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path / "gang", count=3, pause=1.0)
     nodes.keys += "nodes=2\n"
+    nodes.standby = "auto"
     nodes.notices = "file"
     with nodes.running() as pods:
         wait_until(lambda: all(nodes.begun()[:2]), "two train", PATIENCE_S, details=nodes.said)
@@ -137,6 +139,7 @@ def test_node_that_gets_a_notice_leaves_once_its_part_is_in_the_mirror(tmp_path:
         counts = [2, 1, 1]
         wait_until(lambda: list(map(len, nodes.begun())) == counts, "the spare one trains", PATIENCE_S, nodes.said)
         assert [begun[-1][1] for begun in nodes.begun()] == [saved, 0, saved], "nothing was lost"
+        assert nodes.copies(2) == nodes.copies(0)[-1:], "its folder was empty"
         assert [pods[0].wait(PATIENCE_S), pods[2].wait(PATIENCE_S)] == [0, 0], nodes.said()
 
     assert nodes.ends()[:2] == undisturbed.ends()

@@ -18,7 +18,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 PROOF_S = 300.0
 INSTALL_S = 1200.0  # TensorFlow has 600 MB
 DRILL_S = 120.0
-LOOK_S = 1.0  # each look starts a command
+LOOK_S = 3.0  # each look starts a command, which takes a processor a quarter of a second
 
 
 def _install(block: Block) -> bool:

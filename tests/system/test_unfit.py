@@ -90,3 +90,21 @@ def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -
     assert first["cause"] == "unhealthy"
     assert first["text"] == "healthcheck_command exited with status 1"
     assert second["from_step"] == first["to_step"] > 0
+
+
+def test_a_check_that_can_not_be_run_ends_no_program(tmp_path: Path) -> None:
+    """As when its file is gone; as for a user whose directory does not answer."""
+    check = tmp_path / "check"
+    check.write_text("#!/bin/sh\nexit 0\n")
+    check.chmod(0o755)
+    keys = f"healthcheck_command={check}\nhealthcheck_interval=0.1\nhealthcheck_retries=1\n"
+    with Daemon(tmp_path, f"[program:p]\ncommand=/bin/sleep 100000\n{keys}") as daemon:
+        pid = daemon.until_state("p", "RUNNING")["pid"]
+
+        check.rename(tmp_path / "moved")
+
+        daemon.until(lambda: "cannot run healthcheck_command" in daemon.status("p")["description"], "status says so")
+        (tmp_path / "moved").rename(check)
+        daemon.until(lambda: "healthcheck" not in daemon.status("p")["description"], "it is checked again")
+        assert daemon.status("p")["pid"] == pid
+        assert daemon.events("health.unknown") == ["health.unknown"]

@@ -355,6 +355,23 @@ def test_a_shutdown_names_the_jobs_that_lose_steps_and_a_hook_is_told(
         assert f"j: {told['text']}" == lost
 
 
+def test_a_job_that_cannot_save_under_its_old_name_is_not_begun_under_its_new_one(tmp_path: Path, disk: Path):
+    section = endless("j", tmp_path, disk / "j")
+    with Daemon(tmp_path, section) as daemon:
+        trained_on_a_full_disk(daemon, disk)
+        pid = daemon.status("j")["pid"]
+        daemon.write(section.replace("[program:j]", "[program:k]\nrestore_from_jobs=j"))
+
+        actions = {action["name"]: action["action"] for action in daemon.call("update")["actions"]}
+
+        assert actions == {"j": "refused", "k": "refused"}
+        assert [(program["name"], program["pid"]) for program in daemon.call("status")["programs"]] == [("j", pid)]
+        (disk / "filler").unlink()
+        actions = {action["name"]: action["action"] for action in daemon.call("update")["actions"]}
+        assert actions == {"j": "removed", "k": "added"}
+        assert daemon.until_step("k", 1)["job"]["restored"] is not None
+
+
 def test_a_reload_names_the_jobs_whose_changed_sections_would_lose_steps(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,17 +50,18 @@ _REMEDIES = (
     ("`run.epochs`, `run.range`, `run.order`, `run.batches`, `run.batch`, `run.step`",
      "loops, counters and permutations of the script's own, `itertools.cycle`",
      "torch_mnist_argparse torch_dataclass_config tf_epoch_loop np_softmax_argparse np_while_epochs torch_wgan_critic "
-     "np_permutation torch_randperm torch_endless_loader"),
+     "np_permutation torch_randperm torch_endless_loader np_counter"),
     ("`run.state`, or `state=` with the initial value",
-     "epsilon, temperatures, hidden states, baselines, moving averages, queues, totals and lists of losses",
+     "epsilon, temperatures, tensors that belong to no module, hidden states, baselines, moving averages, queues, "
+     "totals and lists of losses",
      "np_qlearning np_sarsa_steps np_annealing torch_ema tf_ema torch_word_language_model torch_moco_queue "
      "torch_reinforce torch_seq2seq_losses torch_style_closure tf_char_rnn_states tf_gan_list_mean jax_policy_baseline "
-     "np_state_set_in_with"),
+     "np_state_set_in_with torch_sac_temperature torch_trained_image"),
     ("a `state_dict` and `load_state_dict`, and the object in `run.state`",
      "objects of the script: meters, early stopping, warm-up classes, replay memories, pools of images, wrappers of "
-     "optimizers",
+     "optimizers, trainers, environments",
      "np_average_meter torch_noam_warmup torch_early_stopping torch_dqn torch_lookahead torch_image_pool "
-     "tf_ddpg_noise"),
+     "tf_ddpg_noise torch_hf_trainer torch_ppo_buffers"),
     ("a value computed from the step or the epoch's number, seeds, or a function from the epoch to its dataset",
      "rates, stages of fine-tuning, datasets and subsets that each epoch makes",
      "torch_global_lr tf_dataset_per_epoch tf_range_epochs tf_permuted_arrays tf_curriculum torch_epoch_subset "
@@ -68,7 +69,7 @@ _REMEDIES = (
     ("a buffer or weight of the model", "KL weights, codebooks, what a callback changes in the model",
      "torch_vae_anneal keras_callback_beta torch_vqvae"),
     ("it into the files, too", "what `write` of `worker.files` forgets: chains, keys, statistics, averages",
-     "np_rbm_pcd jax_key_splitting jax_batchnorm_state jax_optax_ema"),
+     "np_rbm_pcd jax_key_splitting jax_batchnorm_state jax_optax_ema jax_named_tuple jax_named_tuple_field"),
     ("`generators=`", "a generator that a dataset owns", "torch_augmenting_dataset"),
     ("a tensor as an argument of the `tf.function`", "a number that is a constant once it is traced",
      "tf_traced_weight"),

@@ -137,6 +137,18 @@ PATTERNS = (
         "write for step in run.range(n):",
     ),
     Pattern(
+        "`while True:` with a counter of its own",
+        NAMED,
+        (f"{_WORKER}checks/watch/test_step_watch.py::test_what_counts_the_steps_is_told_its_line",),
+        "write count = run.step",
+    ),
+    Pattern(
+        "`for epoch in range(1, n + 1):` around `run.batches`",
+        REFUSED,
+        (f"{_OWN_LOOPS}loop_over_epochs_from_one_on_is_written_with_their_numbers",),
+        "write for epoch in run.epochs(n): epoch += 1",
+    ),
+    Pattern(
         "`for i, batch in enumerate(run.batches(ds))` that uses `i`",
         NAMED,
         (f"{_OWN_LOOPS}number_of_a_loop_that_begins_at_0_is_named_where_it_is_used",),

@@ -60,8 +60,8 @@ SINCE_START = ("run.step", "(run.step - made)")
 PLACES = ("head", "step", "step", "step", "tail")
 
 IMPORTS = """\
-import array, collections, contextvars, dataclasses, datetime, decimal, enum, fractions, functools, heapq, io, itertools
-import os, queue, random, threading, types, weakref
+import array, collections, contextvars, ctypes, dataclasses, datetime, decimal, enum, fractions, functools, hashlib
+import heapq, io, itertools, mmap, os, queue, random, sched, sqlite3, threading, types, weakref
 
 import numpy as np
 """

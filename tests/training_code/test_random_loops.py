@@ -49,7 +49,8 @@ def test_nothing_is_lost_without_a_word(framework: Framework, seed: int, starter
 
 
 SAID = {
-    "closure": r"\bn \(", "list in a closure": r"\bseen \(", "setting of the optimizer": r"\.momentum",
+    "closure": r"\bn \(", "callback of a package": r"\bn \(", "list in a closure": r"\bseen \(",
+    "setting of the optimizer": r"\.momentum",
     **dict.fromkeys(("iterator of a dataset", "shuffled iterator", "iterator for NumPy"), "the iterator of"),
 }  # fmt: skip
 """What is named of a kind, as a pattern, where it is not the name that the script gives it."""

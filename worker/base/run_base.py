@@ -120,26 +120,33 @@ class RunBase(ReplayableLoop):
 
     def _explain_no_step(self) -> None:
         """Says why a run of the script that follows another one has trained nothing."""
-        if self._follows_run and self._begun_at == self.step:
-            self._attempt.reporter.show_message(
+        if self._begun_at != self.step:
+            self._attempt.trained_in |= {self._directory}
+        else:
+            self._explain_runs(
+                "no step",
                 f"this run made no step: it went on from step {self.step}, where the script's run before it had ended; "
-                f"{self._parts_remedy}"
+                f"{self._parts_remedy}",
             )
         self._attempt.ended_in |= {self._directory}
 
-    @property
-    def _follows_run(self) -> bool:
-        """Whether it goes on from the state with which another run of the script has ended."""
-        return self._begun_at > 0 and self._directory in self._attempt.ended_in
-
     def _explain_following_run(self) -> None:
         """Says that a run of the script begins with the state of the one before it, as its directory is the same."""
-        if self._follows_run:
-            self._attempt.reporter.show_message(
-                f"this run goes on from step {self.step}, where the script's run before it had ended, with the weights "
-                f"and all else of that step, as both have the checkpoint directory {self._directory}; if it is to "
-                f"begin anew, {self._parts_remedy}"
-            )
+        self._explain_runs(
+            "follows",
+            f"this run goes on from step {self.step}, where the script's run before it had ended, with the weights "
+            f"and all else of that step, as both have the checkpoint directory {self._directory}; if it is to "
+            f"begin anew, {self._parts_remedy}",
+        )
+
+    def _explain_runs(self, remark: str, text: str) -> None:
+        """Says something once of the script's runs in one directory, if this run goes on from the state with which
+        another one has ended that has trained in this process: after a restart, those that had ended before it train
+        nothing, as they should."""
+        is_next = self._begun_at > 0 and self._directory in self._attempt.trained_in
+        if is_next and (self._directory, remark) not in self._attempt.explained:
+            self._attempt.explained |= {(self._directory, remark)}
+            self._attempt.reporter.show_message(text)
 
     def _export(self) -> None:
         """Exports the trained model, if this kind of run can."""

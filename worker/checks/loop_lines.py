@@ -44,7 +44,8 @@ def loop_to_write(loop: Loop, frame: ScriptFrame, run: Any, method: str, value: 
     if method == "epochs" and not is_number:
         return _numbered_line(loop, f"{name}.epochs", value)
     if method == "epochs":
-        return f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
+        line = f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
+        return f"{line} {target} += 1" if ranges and _begins_at_one(ranges[0]) else line
     if method == "batch":
         stop = ast.unparse(ranges[0].args[-1 if len(ranges[0].args) == 1 else 1]) if ranges else "n"
         return f"for {target} in range({name}.batch, {stop}):"
@@ -105,9 +106,13 @@ def _mapped_from(iterated: ast.expr, numbers: ast.Call, start: str) -> str | Non
 def _count_of_range(call: ast.Call) -> str:
     if len(call.args) == 1:
         return ast.unparse(call.args[0])
-    start, stop = call.args[0], call.args[1]
-    if not (isinstance(start, ast.Constant) and start.value == 1):
+    stop = call.args[1]
+    if not _begins_at_one(call):
         return ast.unparse(stop)
     if isinstance(stop, ast.BinOp) and isinstance(stop.op, ast.Add) and ast.unparse(stop.right) == "1":
         return ast.unparse(stop.left)
     return f"{ast.unparse(stop)} - 1"
+
+
+def _begins_at_one(call: ast.Call) -> bool:
+    return len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 1

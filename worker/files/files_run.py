@@ -271,7 +271,8 @@ class FilesRun(RunBase):
 
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
-        keep_written(kept, (getattr(self._files, name, None) for name in ("write", "copied")))
+        writers = (getattr(self._files, name, None) for name in ("write", "copied"))
+        keep_written(kept, writers, getattr(self._files, "read", None))
 
     _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
 

@@ -254,6 +254,15 @@ def repetitions_of(dataset: tf.data.Dataset) -> int:
     return int(dataset._count) if type(dataset).__name__ == "_RepeatDataset" else 1
 
 
+def taken_of_input(dataset: tf.data.Dataset, taken: int | None) -> int | None:
+    """How many elements a dataset takes from its input for so many of its own; None if that is unknown, as where
+    TensorFlow may read ahead. `taken`: None: all that it has."""
+    kind = type(dataset).__name__
+    if kind == "_TakeDataset" and (count := int(dataset._count)) >= 0:
+        return count if taken is None else min(count, taken)
+    return int(dataset._batch_size) * taken if kind == "_BatchDataset" and taken is not None else None
+
+
 def buffer_size_of(dataset: tf.data.Dataset) -> int | None:
     """Of a shuffle; None for a dataset without a buffer."""
     size = getattr(dataset, "_buffer_size", None)

@@ -5,7 +5,7 @@ its end (`epoch_callbacks`).
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,23 @@ def _fit(
         run.report_lost_state(data.lost, "the data")
         listed = _list_callbacks(callbacks, model, run, epochs, per_epoch, verbose)
         FitLoop(model, data, validation, listed, run, state, options).train(epochs)
+    _limit_history(model.history, epochs, options.get("validation_freq", 1))
     return model.history
+
+
+def _limit_history(history: Any, epochs: int, validation_freq: int | Collection[int]) -> None:
+    """Leaves out of a History what later calls of fit have added, if training went on behind the epochs of this one."""
+    own = [epoch for epoch in history.epoch if epoch < epochs]
+    if len(own) == len(history.epoch):
+        return
+    validated = [
+        epoch
+        for epoch in own
+        if ((epoch + 1) % validation_freq == 0 if isinstance(validation_freq, int) else epoch + 1 in validation_freq)
+    ]
+    for values in history.history.values():
+        del values[len(own) if len(values) == len(history.epoch) else len(validated) :]
+    history.epoch = own
 
 
 def _common(

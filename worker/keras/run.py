@@ -52,7 +52,8 @@ class FitRun(Run):
     _parts_remedy = (
         "make each part (a fold, a fine-tuning with other layers) a job of its own, as in train.py --part 2, which "
         "loads what model.save of the first has written; to train the same model on, give the second fit the epochs of "
-        "both, as in epochs=5 + 10; without a daemon, directory= can also give each a folder"
+        "both, as in epochs=5 + 10, and each in a loop those so far, as in epochs=epoch + 1; without a daemon, "
+        "directory= can also give each a folder"
     )
     _why_no_replays = "Keras takes the batches in model.fit, and can't be led back to earlier ones"
     _validation_reported_at = 0.0  # monotonic

@@ -38,6 +38,10 @@ class Attempt:
     """Whether a run began from the daemon's checkpoint; a later run of the script selects its own."""
     ended_in: frozenset[Path | None] = frozenset()
     """The checkpoint directories in which a run of the script has come to its end."""
+    trained_in: frozenset[Path | None] = frozenset()
+    """Those of them in which one of these runs has made steps."""
+    explained: frozenset[tuple[Path | None, str]] = frozenset()
+    """What this process has said of runs that follow one another there: a directory, and which of the remarks."""
     no_copies: bool = False
     """Whether memory ran out when an earlier attempt copied its state there: this one is not to."""
     failure_sent: bool = False

@@ -114,11 +114,13 @@ def _own_module_files() -> Iterator[str]:
 
 
 _LIBRARIES = ("stdlib", "platstdlib")
+_INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for temporary files, while it traces
 
 
 def _package_folders() -> list[str]:
-    """The folders in which packages are installed: a folder changes when a package is added, removed or replaced."""
+    """The folders in which packages are installed, also those of the user and of another environment that a .pth file
+    names: a folder changes when a package is added, removed or replaced."""
     paths = sysconfig.get_paths()
-    folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    return sorted(folders)
+    searched = (folder for folder in sys.path if Path(folder).name in _INSTALLED)
+    return sorted({paths["purelib"], paths["platlib"], *site.getsitepackages(), *searched})

@@ -26,7 +26,7 @@ class MemoryFile:
         Takes about 0.5 s for a gigabyte.
         """
         self.half_bytes = layout.in_pages(half_bytes)
-        self._descriptor = os.memfd_create("stepkeeper-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._descriptor = os.memfd_create(layout.FILE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._descriptor, 2 * self.half_bytes)
             os.posix_fallocate(self._descriptor, 0, 2 * self.half_bytes)

@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from worker.internals import tensorflow_internals
-from worker.internals.tensorflow_internals import ENDS_EARLY, changes_each_pass, inputs_of, repetitions_of
+from worker.internals.tensorflow_internals import (
+    ENDS_EARLY,
+    changes_each_pass,
+    inputs_of,
+    repetitions_of,
+    taken_of_input,
+)
 
 _STARTS = "_stepkeeper_starts"  # attribute of a part: how many iterators were made of it
 _FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
@@ -76,33 +82,60 @@ def parts_of_dataset(dataset: Any) -> list[Any]:
 def random_parts(dataset: Any) -> list[RandomPart]:
     """The parts of a dataset whose order is another one in each pass, always in the same order."""
     parts: dict[int, RandomPart] = {}
-    _collect(dataset, 1, 1, None, False, parts, 0)
+    _collect(dataset, _Reading(1, 1, None, is_early=False), parts, 0)
     return list(parts.values())
 
 
-def _collect(
-    node: Any, once: int, total: int | None, cache: Any, early: bool, parts: dict[int, RandomPart], depth: int
-) -> None:
-    """`early`: whether the dataset may end before `node` does."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a whole pass reads a dataset. `once`, `total` and `cache`: as of RandomPart. `is_early`: whether it may end
+    before the dataset does. `taken`: how many elements it takes, None: unknown."""
+
+    once: int
+    total: int | None
+    cache: Any
+    is_early: bool
+    taken: int | None = None
+
+
+def _collect(node: Any, reading: _Reading, parts: dict[int, RandomPart], depth: int) -> None:
     if depth > _MAX_DEPTH or not isinstance(node, tf.data.Dataset):
         return
     kind, inputs = type(node).__name__, inputs_of(node)
     if kind == "CacheDataset":
         filled = is_filled(node)
-        cache = cache if cache is not None or (early and not filled) else node
-        once, total = (0, 0) if filled else (once, None if early else total)
+        cache = reading.cache if reading.cache is not None or (reading.is_early and not filled) else node
+        once, total = (0, 0) if filled else (reading.once, None if reading.is_early else reading.total)
+        reading = replace(reading, once=once, total=total, cache=cache)
     if changes_each_pass(node):
-        part = parts.setdefault(id(node), RandomPart(node, 0, 0, cache))
-        part.once += once
-        part.total = None if total is None or part.total is None else part.total + total
-    if (count := repetitions_of(node)) != 1 and total != 0:
-        total = None if early or count < 0 or total is None else total * count
-    early = early or kind in ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
+        part = parts.setdefault(id(node), RandomPart(node, 0, 0, reading.cache))
+        part.once += reading.once
+        part.total = None if reading.total is None or part.total is None else part.total + reading.total
+    is_early = reading.is_early or kind in ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
+    is_known = reading.taken is not None or not reading.is_early
+    of_inputs = replace(reading, is_early=is_early, taken=taken_of_input(node, reading.taken) if is_known else None)
+    if repetitions_of(node) != 1 and reading.total != 0:
+        of_inputs = _repeated(node, inputs[0], reading)
     for number, source in enumerate(inputs):
         if kind == "_ConcatenateDataset" and number > 0:
-            _collect(source, 0, None if early else total, cache, early, parts, depth + 1)
+            later = replace(of_inputs, once=0, total=None if of_inputs.is_early else of_inputs.total)
+            _collect(source, later, parts, depth + 1)
         else:
-            _collect(source, once, total, cache, early, parts, depth + 1)
+            _collect(source, of_inputs, parts, depth + 1)
+
+
+def _repeated(node: Any, source: Any, reading: _Reading) -> _Reading:
+    """How the passes of a `repeat` read what it repeats."""
+    count, size = repetitions_of(node), int(source.cardinality())
+    if reading.taken is not None and size > 0:  # it begins a pass when it has to give an element of it
+        passes, rest = divmod(reading.taken, size)
+        is_early = rest > 0 and (count < 0 or passes < count)
+        count = passes + (rest > 0) if count < 0 else min(count, passes + (rest > 0))
+    else:
+        is_early = reading.is_early
+        count = -1 if is_early else count
+    total = None if count < 0 or reading.total is None else reading.total * count
+    return replace(reading, total=total, is_early=is_early, taken=None)
 
 
 def is_filled(cache: Any) -> bool:

@@ -192,6 +192,7 @@ class Run(FilesRun):
 
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
+        kept.names_modules = True
         keep_parts(kept, {**self._torch_files.parts, **self.state.held()})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))

@@ -164,7 +164,7 @@ class JobConfig(SectionModel):
     )
     mirror_keep: Positive = key(
         5,
-        "How many of the newest checkpoints are kept in the store.",
+        "How many of the newest checkpoints are kept in the store. The newest that a live worker saved stays as well.",
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,

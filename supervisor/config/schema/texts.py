@@ -14,6 +14,8 @@ from supervisor.protocol import numbers
 
 MAX_PREFIX = 200  # characters before each line of a log
 
+_COMMENTS = "what follows ; or # after white space is a comment, also in quotation marks"
+
 _ENTRYPOINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _VARIABLE = re.compile(
     r"""\s*(?P<key>[^\s=,"']+)\s*=\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\s,"']*))\s*"""
@@ -26,7 +28,9 @@ def command(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"can't be split into words: {str(error).lower()}; close the quotation mark") from error
+        what = str(error).lower()
+        remedy = "take the \\ at its end away" if "escaped" in what else f"close the quotation mark ({_COMMENTS})"
+        raise ValueError(f"can't be split into words: {what}; {remedy}") from error
     if not words or not words[0]:
         raise ValueError("is empty; write the program to run and its arguments")
     return words
@@ -40,7 +44,9 @@ def environment(text: str) -> dict[str, str]:
         match = _VARIABLE.match(text, position)
         if match is None or text[match.end() : match.end() + 1] not in ("", ","):
             rest = text[position:].strip()
-            raise ValueError(f'can\'t be read from {rest!r:.40} on; write KEY="value",OTHER="value" and %% for a %')
+            raise ValueError(
+                f'can\'t be read from {rest!r:.40} on; write KEY="value",OTHER="value" and %% for a % ({_COMMENTS})'
+            )
         variables[match["key"]] = next(value for value in match.group("double", "single", "bare") if value is not None)
         position = match.end() + 1
     return variables

@@ -15,6 +15,7 @@ from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
+from supervisor.host.service.next_daemon import NextDaemon
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -39,6 +40,7 @@ class CommandContext:
     reload: Callable[[], None]
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
+    next_daemon: NextDaemon
     notices: NoticeDispatcher
     expected_times: ExpectedTimes
     hooks: HookRunner

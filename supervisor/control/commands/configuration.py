@@ -145,7 +145,10 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     missing = [program for program in meant if program not in programs.runners]
     if not missing:
         raise CommandError(Code.ALREADY_ADDED, name)
-    await programs.updating.update(missing)
+    actions = await programs.updating.update(missing)
+    refused = [action.text or action.action for action in actions if action.action == "refused"]
+    if refused:
+        raise CommandError(Code.FAILED, "; ".join(refused))
     await require_recorded(context, context.ledger.wanted.until_recorded(), f"{name} was added", "may leave it out")
     return ProgramName(name)
 
@@ -201,7 +204,7 @@ async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[U
     """The jobs that will lose steps, or fail, as the next daemon applies their changed sections; those that train save
     first.
     """
-    losses = await context.programs.updating.find_losses(names, by_next_daemon=True)
+    losses = (await context.programs.updating.foresee(names, by_next_daemon=True)).losses
     jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(losses.items())]
     for _, name, why in jobs:
         log.error("job.not_saved", program=name, why=why)

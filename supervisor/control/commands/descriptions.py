@@ -45,7 +45,8 @@ def full_description(runner: Runner, *warnings: str | None) -> str:
     """Where the program stands, and whatever else should be known about it."""
     refused = runner.records.losses.describe(time.monotonic())
     not_applied = None if runner.not_applied is None else f"its section is not applied: {runner.not_applied}"
-    parts = [_description(runner), str(runner.listener_status or ""), not_applied, *refused, *warnings]
+    unknown = runner.records.process.health_unknown if runner.pid is not None else None
+    parts = [_description(runner), str(runner.listener_status or ""), unknown, not_applied, *refused, *warnings]
     return ", ".join(filter(None, parts))
 
 

@@ -1,5 +1,6 @@
 """The commands, in one fixed table: a name that comes from outside is looked up here and nowhere else."""
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class DaemonLeaves:
 async def reload(context: CommandContext) -> DaemonLeaves:
     """Replaces the daemon by a new one that reads the configuration; programs whose section did not change keep
     running. Names the jobs that can't be saved before the next daemon applies their changed sections. Refused while
-    the ledger can't be written.
+    the ledger can't be written, and if the next daemon would not start.
     """
     changes = await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
     if is_look_stuck():
@@ -104,6 +105,8 @@ async def reload(context: CommandContext) -> DaemonLeaves:
     if (why := await context.ledger.wanted.until_recorded(with_decisions=True)) is not None:
         effect = "the next daemon would not know what runs, and end it"
         raise CommandError(Code.FAILED, f"cannot reload: {why}; {effect}")
+    if (why := await asyncio.to_thread(context.next_daemon.find_obstacle)) is not None:
+        raise CommandError(Code.FAILED, f"cannot reload: the next daemon would not start: {why}; this one goes on")
     unsaved = await configuration.jobs_at_risk(context, (*changes.changed, *changes.removed))
     context.reload()
     return DaemonLeaves(unsaved)

@@ -26,6 +26,7 @@ MAX_BYTES = 16 << 20
 BLOCK_BYTES = 64 * 1024
 STAMP_LAG_NS = 1_000_000_000  # the time of a write may lag behind the clock by a tick of the kernel's
 POLL_S = 0.2  # how often a followed file is read; only while a client follows it
+_GONE = "the log was moved, deleted or emptied; it goes on with the file that has its name now"
 
 
 class LogReader(Protocol):
@@ -175,7 +176,7 @@ async def follow(
     """Yields what is added to the log after `position`, across rotations and truncations, without end.
 
     When the file has become shorter, it yields `on_truncation` first. Of files that were rotated since the last look,
-    it yields the rest, as far as they are still there.
+    it yields the rest, as far as they are still there; where the file that was read last is not, it says so.
     """
     while True:
         added = await disks.run(path, _look_for_more, path, position)
@@ -207,8 +208,9 @@ async def _all_of(disks: BlockingCalls, path: Path, rest: AttemptOutput) -> Asyn
         yield piece
 
 
-def _gap(error: Exception) -> bytes:
-    return f"[stepkeeper: lines are missing here: {error}]\n".encode()
+def _gap(why: Exception | str) -> bytes:
+    are = "are" if isinstance(why, Exception) else "may be"
+    return f"[stepkeeper: lines {are} missing here: {why}]\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +238,12 @@ def _look_for_more(path: Path, position: LogPosition) -> _Added:
     except OSError:
         return _Added(position)  # during a rotation there may be no file; the next look finds it
     try:
-        rest = open_attempt_output(path, position, None, b"")
+        rest = open_attempt_output(path, position, None, _gap(_GONE))
     except (OSError, OutputGone) as error:  # what it was to go on from would not be read at the next look either
         return _Added(beginning, _gap(error))
     rest.skip_written_before(position.at_ns - STAMP_LAG_NS)
     end = rest.end_position()
-    if end is None:
+    if end is None or rest.is_empty:
         rest.close()
         return _Added(position)
     return _Added(end, rest=rest)

@@ -5,7 +5,8 @@ seen: its last words (`done`, or `failed` with the exit status), its newest chec
 lack of memory; and after a reload, what it had copied into memory. From these a WorkerExited is made and follows the
 same path as any other (`exits.py`), so that budgets and back-off come out as if the daemon had lived on. Without any
 trace, the cause is `preemption` after a reboot of the host, else `lost` if the attempt made progress or is a plain
-program's; neither counts as a failure.
+program's; neither counts as a failure. Nor does the end of a worker that this daemon has ended, as it could not adopt
+it.
 """
 
 from supervisor.core.actions.base import Effects, leads_to
@@ -13,7 +14,7 @@ from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
-from supervisor.core.actions.memory_copies import release_memory
+from supervisor.core.actions.memory_copies import release_memory, settle_memory
 from supervisor.core.actions.training import record_failure
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
@@ -63,9 +64,23 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         record = RecordEnd(facts.attempt, cause, text)
         return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
     _restore_reports(facts, event)
+    if told_nothing and event.not_adopted is not None:
+        return _follow_own_end(facts, event.not_adopted, now)
     exit_ = explain(facts, WorkerExited(facts.attempt, event.code, None, event.oom))
     cause, text = classify_exit(facts, exit_)
     return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
+
+
+def _follow_own_end(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """This daemon has ended the worker, as it could not adopt it: nothing failed, and what it left is as good as ever.
+
+    That it could not save is no reason to lose what it has in memory.
+    """
+    facts.current.decided_end = (Cause.LOST, text)
+    facts.ended = account.saved_progress(facts, text)
+    memory = settle_memory(facts, WorkerExited(facts.attempt), Cause.LOST)
+    effects = [RecordEnd(facts.attempt, Cause.LOST, text), *memory]
+    return effects if facts.closing or not facts.wanted else [*effects, *launch(facts, now)]
 
 
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:

@@ -60,7 +60,8 @@ def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Eff
     """
     if not facts.current.in_memory:
         return []
-    is_saved = cause in _SAVED_FIRST and (facts.current.saved_step or 0) >= (facts.current.step or 0)
+    step = facts.current.step  # None: the worker has told this daemon nothing yet
+    is_saved = cause in _SAVED_FIRST and step is not None and (facts.current.saved_step or 0) >= step
     is_needed = not cause.traits.discards_memory and event.code not in _STATE_IS_WRONG and facts.begin_at is None
     if is_saved or not is_needed or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
@@ -70,6 +71,8 @@ def settle_memory(facts: ProgramFacts, event: WorkerExited, cause: Cause) -> Eff
 def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
     """Whether it died right after restoring a checkpoint that was in memory itself, which may be the reason."""
     current = facts.current
+    if cause is Cause.LOST and current.decided_end is not None:
+        return False  # the daemon ended it
     if not cause.traits.blames_checkpoint or facts.salvaged is None or own_checkpoint(facts) != facts.salvaged:
         return False
     begun = current.start_step if current.saved_step is None else current.saved_step

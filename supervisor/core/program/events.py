@@ -401,7 +401,8 @@ class AttemptLost(Event):
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
     `step`, `out_of_memory`, `go_back`, `errno`, `gang_attempt`: as in `FailureReported`; `code`: the exit status it was
     about to exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a
-    start request. `in_memory`: the daemon holds what its worker had copied into memory.
+    start request. `in_memory`: the daemon holds what its worker had copied into memory. `not_adopted`: the daemon ended
+    it, as it could not take it over, in words.
     """
 
     attempt: int
@@ -418,6 +419,7 @@ class AttemptLost(Event):
     errno: int | None = None
     gang_attempt: int | None = None
     in_memory: bool = False
+    not_adopted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

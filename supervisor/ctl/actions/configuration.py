@@ -15,6 +15,7 @@ _DONE = {"removed": "removed", "updated": "updated", "added": "added"}
 _NOT_ADDED = {
     "ALREADY_ADDED": ("ERROR: process group already active", ExitStatus.OK),
     "BAD_NAME": ("ERROR: no such process/group: {}", ExitStatus.ERROR),
+    "FAILED": ("{}: ERROR (not applied)\n    {}", ExitStatus.ERROR),
     "SHUTDOWN_STATE": ("ERROR: shutting down", ExitStatus.ERROR),
 }
 _NOT_REMOVED = {
@@ -82,6 +83,9 @@ def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     lines = [line for action in answer["actions"] for line in _action_lines(action)]
     terminal.print_result(answer, [*lines, *_broken_lines(answer)])
     _print_remarks(terminal, answer)
+    remarks = (action.get("remark") for action in answer["actions"] if not terminal.as_json)
+    for remark in filter(None, remarks):
+        terminal.print_remark(remark)
     is_refused = any(action["action"] == "refused" for action in answer["actions"])
     has_lost = any(action.get("is_loss") for action in answer["actions"])
     is_failure = answer.get("broken") or is_refused or (has_lost and not discard)

@@ -199,5 +199,6 @@ def expand_names(
     expanded: Arguments = []
     for name in [ALL] if ALL in names else names:
         matches, unknown = select_programs([name], programs)
-        expanded += unknown or [program["name"] for program in matches if is_meant(program) or not is_many(name)]
+        is_named = not is_many(name) or [program["name"] for program in matches] == [name]
+        expanded += unknown or [program["name"] for program in matches if is_meant(program) or is_named]
     return expanded

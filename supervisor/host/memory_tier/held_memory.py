@@ -6,19 +6,24 @@ job's own user. What is not on the kernel's mount of such memory is not even loo
 answer; a name proves nothing, since a file of any name may lie on a mount that was detached. What is in the file is
 read by a process of that user alone.
 
+A daemon that comes later, and can't ask the worker, finds the file by the name that workers give it (`find`).
+
 The file has no holes, and its size is sealed: whoever reads a hole takes memory for it, which would count for the
 reader and not for the job, whose own is limited.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Self
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.user_folders.mounted_over import mount_of
+from supervisor.protocol.memory_tier.layout import FILE_NAME
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -62,6 +67,30 @@ class HeldMemory:
         held.descriptor, held.owner, held.size_bytes = descriptor, owner, size_bytes
         return held
 
+    @classmethod
+    def find(cls, pids: Iterable[int], owner: int | None) -> Self | None:
+        """What processes have open under the name that workers give it; None if there is none. Looks at all of their
+        descriptors.
+
+        Of several the oldest: a larger one takes its place only once it holds a copy. Raises OSError if there is none,
+        but a process could not be looked at, or what it has of that name can't be held.
+        """
+        found, refusals = list[Self](), list[OSError]()
+        for pid in pids:
+            try:
+                for descriptor in _named_descriptors(pid):
+                    found.append(cls(pid, descriptor, owner))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it is gone, or has closed it
+            except OSError as error:
+                refusals.append(error)
+        if refusals and not found:
+            raise refusals[0]
+        found.sort(key=lambda held: os.fstat(held.descriptor).st_ctime_ns)
+        for held in found[1:]:
+            held.close()
+        return next(iter(found), None)
+
     def duplicate(self) -> "HeldMemory":
         """The same memory for another thread, which lets go of it itself. Raises OSError."""
         other = copy(self)
@@ -81,6 +110,14 @@ class HeldMemory:
             _closing.submit(None, os.close, descriptor)
         except RuntimeError:  # the host has no thread to spare
             os.close(descriptor)
+
+
+def _named_descriptors(pid: int) -> Iterator[int]:
+    """Those of a process that have the name that workers give the file. Raises OSError."""
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - numbers, not paths
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{NAME}{FILE_NAME} "):  # noqa: PTH115
+                yield int(descriptor)
 
 
 def require_own_pages(descriptor: int) -> int:

@@ -167,15 +167,42 @@ def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
 
 def write_checkpoint(half: memoryview, description: Description, request: SalvageRequest) -> int:
     """Commits a proven copy; returns its size. Raises NoCopy if there is nothing to be done; OSError."""
+    place = _TargetPlace(request)
     while True:
         try:
-            return _write_once(half, description, request)
+            return _write_once(half, description, request.directory, place)
         except OSError as error:
             is_full = error.errno in DISK_FULL
             if not (is_full and request.make_room):
                 raise
+            place.require()  # what is beneath the mount point is not ours to delete
             if removal.delete_oldest(request.directory, _spared(request)) is None:
                 raise
+
+
+class _TargetPlace:
+    """The file system that the directory is on, which may be unmounted, or mounted over, while a checkpoint is written.
+
+    Raises OSError, here and in `require`, where it is another than that of the request.
+    """
+
+    def __init__(self, request: SalvageRequest) -> None:
+        self._directory = request.directory
+        self._mount = request.mount
+        self._mount, self._device = self._require_mount(), mounts.device_of(self._directory)
+
+    def require(self) -> None:
+        """That it is still the same. Call it before anything in the directory is changed."""
+        mount = self._require_mount()
+        if mounts.device_of(self._directory) != self._device:
+            text = f"another volume is mounted there ({mount}) than when the checkpoint was begun"
+            raise OSError(errno.ENODEV, text, str(self._directory))
+
+    def _require_mount(self) -> str:
+        mount = str(mounts.mount_of(self._directory))
+        if self._mount not in (None, mount):
+            raise OSError(errno.ENODEV, f"it was on {self._mount}, and is on {mount} now", str(self._directory))
+        return mount
 
 
 def _spared(request: SalvageRequest) -> list[layout.CheckpointName]:
@@ -184,11 +211,14 @@ def _spared(request: SalvageRequest) -> list[layout.CheckpointName]:
     return [] if name is None else [name]
 
 
-def _write_once(half: memoryview, description: Description, request: SalvageRequest) -> int:
-    directory, name = request.directory, description.name
-    _require_newer(directory, name)
-    if request.mount is not None and (mount := str(mounts.mount_of(directory))) != request.mount:
-        raise OSError(errno.ENODEV, f"it was on {request.mount}, and is on {mount} now", str(directory))
+def _write_once(half: memoryview, description: Description, directory: Path, place: _TargetPlace) -> int:
+    name = description.name
+
+    def check() -> None:
+        place.require()
+        _require_newer(directory, name)
+
+    check()
     partial = directory / name.partial
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -200,7 +230,7 @@ def _write_once(half: memoryview, description: Description, request: SalvageRequ
             written = folder.finish().items()
             manifest = description.manifest(FileRecord(file, size, digest) for file, (size, digest) in written)
             folder.add(layout.MANIFEST, manifest.to_bytes())
-            folder.commit(directory / str(name), lambda: _require_newer(directory, name))
+            folder.commit(directory / str(name), check)
         return manifest.size_bytes
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -68,6 +68,7 @@ class HeldRun(RemoteRun):
         super().__init__(store)
         self.folder = folder
         self._proven: set[RemoteCheckpoint] = set()  # whose manifest was seen, not only listed
+        self._left_in_memory: dict[RemoteCheckpoint, bool] = {}
 
     def exists(self, remote: RemoteCheckpoint) -> bool:
         """Whether a checkpoint is there, and not only in a list."""
@@ -75,9 +76,16 @@ class HeldRun(RemoteRun):
             self._proven.add(remote)
         return remote in self._proven
 
+    def was_left_in_memory(self, remote: RemoteCheckpoint) -> bool:
+        """Whether a checkpoint is the state that a dead worker left in memory, in which nobody has looked for NaN."""
+        if remote not in self._left_in_memory:
+            self._left_in_memory[remote] = self.store.size(remote.key(layout.FROM_MEMORY)) is not None
+        return self._left_in_memory[remote]
+
     def delete(self, remote: RemoteCheckpoint, names: Iterable[str]) -> None:
         """Deletes a checkpoint's files, the manifest first: what is left of one half deleted is no checkpoint."""
         self._proven.discard(remote)
+        self._left_in_memory.pop(remote, None)
         ordered = sorted(names, key=lambda name: name != layout.MANIFEST)
         self.store.delete(remote.key(name) for name in ordered)
 

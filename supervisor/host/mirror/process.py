@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
@@ -23,8 +24,9 @@ from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.fetching import fetch_named, locate
 from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
-from supervisor.protocol.mirror.other_run import OtherRun
-from supervisor.protocol.mirror.remote_run import RemoteRun
+from supervisor.protocol.mirror.line import checkpoints_on_line
+from supervisor.protocol.mirror.other_run import OtherRun, find_other_run
+from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
 
@@ -82,6 +84,7 @@ def _watch(settings: MirrorSettings, watches: SimpleQueue[messages.WatchRequest]
             run = run or RemoteRun(Store(settings.url, settings.run))
             known = question.epoch or known_epoch(settings.folder, run.epochs())
             if (later := run.later_epoch(known)) is not None:
+                _refuse_other_run(run, settings.folder)
                 answer = _fenced(question.id, later)
         except (StoreError, OSError) as error:
             run = None
@@ -90,6 +93,13 @@ def _watch(settings: MirrorSettings, watches: SimpleQueue[messages.WatchRequest]
             run = None
             answer = messages.FailureAnswer(question.id, repr(error)[:MAX_TEXT])
         output.write(answer)
+
+
+def _refuse_other_run(run: RemoteRun, folder: Path) -> None:
+    """Raises OtherRun if the run may be of another training: then nobody has taken that of the folder over."""
+    other = find_other_run(run, folder, lambda: checkpoints_on_line(run.epochs(), committed(run.files())))
+    if other is not None:
+        raise other
 
 
 def main() -> None:

@@ -39,8 +39,9 @@ def tidy(
     with contextlib.suppress(StoreError):
         if len(line) > keep:
             line = tuple(checkpoint for checkpoint in line if run.exists(checkpoint))
+        of_the_line = {checkpoint: len(line) > keep and run.was_left_in_memory(checkpoint) for checkpoint in line}
         passed_over = _given_up_long_ago(run, files, line, epochs, epoch, now)
-        for checkpoint in sorted(abandoned.union(to_delete(line, epoch, keep), passed_over)):
+        for checkpoint in sorted(abandoned.union(to_delete(of_the_line, epoch, keep), passed_over)):
             if checkpoint not in abandoned or not run.exists(checkpoint):
                 run.delete(checkpoint, files.get(checkpoint, ()))
 

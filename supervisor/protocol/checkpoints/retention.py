@@ -2,10 +2,24 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from supervisor.protocol.layout import CheckpointName
 
 CHECKPOINT_KEEP = 5  # more than one, as the newest may turn out damaged
+
+
+class _Name(Protocol):
+    """Of a checkpoint, on a disk or in a store. The newest is the highest."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+    @property
+    def by_attempt(self) -> tuple[int, ...]:
+        """The highest is the newest of the newest attempt."""
+
+
+Name = TypeVar("Name", bound=_Name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ def select_for_room(
     return min((name for name in checkpoints if name not in kept), default=None)
 
 
-def select_indispensable(checkpoints: Mapping[CheckpointName, bool]) -> set[CheckpointName]:
+def select_indispensable(checkpoints: Mapping[Name, bool]) -> set[Name]:
     """The checkpoints that are never deleted; each of them with whether it was left in memory by a dead worker.
 
     The newest one, and that of the newest attempt, which may have begun from an older one, as newer ones may be
@@ -63,7 +77,7 @@ def select_indispensable(checkpoints: Mapping[CheckpointName, bool]) -> set[Chec
     """
     saved = [name for name, was_left in checkpoints.items() if not was_left]
     groups = [group for group in (list(checkpoints), saved) if group]
-    latest = {max(group, key=lambda name: (name.attempt, name.step)) for group in groups}
+    latest = {max(group, key=lambda name: name.by_attempt) for group in groups}
     return latest | {max(group) for group in groups}
 
 

@@ -43,6 +43,7 @@ MAX_DESCRIPTION_BYTES = 256 << 20  # of a million tensors
 MAX_BYTES = 1 << 50
 PIECE_BYTES = 16 << 20  # that have a hash of their own
 
+FILE_NAME = "stepkeeper-state"  # of the file, by which a daemon finds it that can't ask the worker
 SOCKET_NAME = "stepkeeper-memory-"  # begin of the name of the abstract socket at which a worker gets the file
 
 _MAGIC = b"stepmem2"

@@ -43,6 +43,11 @@ class RemoteCheckpoint:
         return f"{self}/{file}"
 
     @property
+    def by_attempt(self) -> tuple[int, ...]:
+        """As it sorts if the attempt counts before the step."""
+        return self.epoch, *self.name.by_attempt
+
+    @property
     def manifest(self) -> str:
         """The key whose existence is the commit."""
         return self.key(layout.MANIFEST)

@@ -14,6 +14,7 @@ attempt that wrote it began. Those that a later epoch left behind are off the li
 
 from collections.abc import Collection, Mapping
 
+from supervisor.protocol.checkpoints.retention import select_indispensable
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 
@@ -97,9 +98,14 @@ def newest_at_or_before(line: Collection[RemoteCheckpoint], start: CheckpointNam
     return None if start is None else max((checkpoint for checkpoint in line if checkpoint.name <= start), default=None)
 
 
-def to_delete(line: Collection[RemoteCheckpoint], epoch: int, keep: int) -> tuple[RemoteCheckpoint, ...]:
-    """What `mirror_keep` leaves no room for, oldest first; never all that an unproven epoch stands on."""
+def to_delete(line: Mapping[RemoteCheckpoint, bool], epoch: int, keep: int) -> tuple[RemoteCheckpoint, ...]:
+    """What `mirror_keep` leaves no room for, oldest first; never all that an unproven epoch stands on.
+
+    `line`: each with whether it was left in memory by a dead worker. Nor what is indispensable on a disk: nobody has
+    looked for NaN in those, so if all that is kept are such, something else stays to go back to.
+    """
     newest_first = sorted(line, reverse=True)
     own = sum(checkpoint.epoch == epoch for checkpoint in newest_first)
     kept = max(keep, KEEP_AT_LEAST if own >= KEEP_AT_LEAST else own + KEEP_AT_LEAST)
-    return tuple(reversed(newest_first[kept:]))
+    indispensable = select_indispensable(line)
+    return tuple(checkpoint for checkpoint in reversed(newest_first[kept:]) if checkpoint not in indispensable)

@@ -15,12 +15,14 @@ How adoption works, from here (what a job then does is decided in `core/actions/
 3. `AttemptFactory.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
    worker holds both ends open, so nothing that it wrote meanwhile is lost. Then the core gets `AttemptFound` and asks
    the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
-4. If the worker can't be reached (its pipes are gone, or a newer attempt has begun), it is ended like any leftover.
+   Before either, it takes hold of what the worker has in memory, without its word.
+4. If the worker can't be reached (its pipes are gone, or a newer attempt has begun), it is ended like any leftover. Of
+   a job the core then gets `AttemptLost`, with that it was ended here, so that what it had in memory is not lost.
 5. If an attempt has no worker any more, `reconstruct_end` reads how it ended: the last messages from its folder,
    which stays until the ledger has that end, the newest checkpoint of its number, whether the host was rebooted. The
    core gets that as `AttemptLost`, and decides as if it had seen the end.
 6. A program that is configured no longer is asked through its pipe to flush and exit, and is ended after a while. One
-   that is configured again meanwhile starts when that is done.
+   that is configured again meanwhile starts when that is done, and so does a job that is to save where it did.
 
 `reload` takes the same way: the daemon detaches from everything and executes itself. An event listener is never
 adopted, because its pipes ended with the daemon that held them.

@@ -51,7 +51,12 @@ def is_unexplained(config: ProgramConfig, exit_: Exit) -> bool:
 
 
 async def gather(exited: WorkerExited, config: ProgramConfig, services: Services, deceased: Deceased) -> WorkerExited:
-    """The exit with what was found of it."""
+    """The exit with what was found of it. When many processes die at once, a few are looked at at a time."""
+    async with services.death_looks:
+        return await _gather(exited, config, services, deceased)
+
+
+async def _gather(exited: WorkerExited, config: ProgramConfig, services: Services, deceased: Deceased) -> WorkerExited:
     limit_s = LOGGER_START_LIMIT_S if services.logs.logger_pid is None else LIMIT_S
     ends_at = asyncio.get_running_loop().time() + limit_s
     path = config.stdout_logfile if config.redirect_stderr else config.stderr_logfile

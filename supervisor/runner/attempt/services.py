@@ -1,5 +1,6 @@
 """What the runners of all programs share, and what the parts of one program do."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.kernel_log import KernelReports
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
@@ -30,6 +32,7 @@ from supervisor.runner.records.program import ProgramRecords
 from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.uploads import UploadDurations
 
+DEATHS_AT_ONCE = 8  # that are looked into at a time: each look takes many turns of the event loop, and threads
 STOP_COMMAND_THREADS = 64  # threads, made when needed: all programs are stopped side by side
 
 
@@ -70,6 +73,8 @@ class Services:
     kernel_reports: KernelReports = field(default_factory=lambda: KernelReports(may_matter))
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
+    loop_share: LoopShare = field(default_factory=LoopShare)
+    death_looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DEATHS_AT_ONCE))
     available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""
 

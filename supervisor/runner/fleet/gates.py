@@ -7,15 +7,20 @@ from supervisor.config.section_relations import dependency_graph
 from supervisor.core.fleet import dependencies
 from supervisor.core.program import events
 from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.runner.program.runner import Runner
 
 
 class DependencyGates:
-    """Starts of programs that are in use (`runners`). `recheck_soon` is to be called after every change."""
+    """Starts of programs that are in use (`runners`). `recheck_soon` is to be called after every change.
 
-    def __init__(self, runners: Mapping[str, Runner], ledger: Ledger) -> None:
+    `share`: of the event loop, for all programs.
+    """
+
+    def __init__(self, runners: Mapping[str, Runner], ledger: Ledger, share: LoopShare) -> None:
         self._runners = runners
         self._ledger = ledger
+        self._share = share
         self._waiting: set[str] = set()
         self._is_recheck_due = False
 
@@ -72,6 +77,9 @@ class DependencyGates:
                 self._waiting.discard(name)
             elif self._unready(runner):
                 runner.hold_back(self.describe_wait(runner))
+            elif self._share.is_used_up:  # many may wait for one
+                self.recheck_soon()
+                return
             else:
                 self._waiting.discard(name)
                 runner.post(events.StartRequested(runner.takeover.is_resuming))

@@ -57,7 +57,7 @@ class Programs:
         self.runners = {} if runners is None else runners
         self.closing = False
         self._on_change = on_change
-        self.gates = DependencyGates(self.runners, services.ledger)
+        self.gates = DependencyGates(self.runners, services.ledger, services.loop_share)
         removed = _removed_names(services.ledger)
         for name, program in config.programs.items():
             if name not in removed:
@@ -173,12 +173,12 @@ class Programs:
                 runner.records.recall_end(end)
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
+            for name in left.keys() - self.runners.keys():  # before one that is to save where it does
+                group.create_task(_alone(name, self._takeover.end_unconfigured(name, left[name])))
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
                 taken_up = self._takeover.bring_up(runner, left.get(name, Leftovers()), used[name], turn)
                 group.create_task(_alone(name, taken_up, turn.give_up))
             group.create_task(turns.release_in_order())
-            for name in left.keys() - self.runners.keys():
-                group.create_task(_alone(name, self._takeover.end_unconfigured(name, left[name])))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
 

@@ -32,6 +32,8 @@ from supervisor.runner.program.takeover_progress import TakeoverStage
 GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
 UNCONFIGURED_EXIT_TIMEOUT_S = 120.0  # of what is no longer configured flush_timeout is unknown: that is its default
 
+NOT_ADOPTED = "could not be taken over from a daemon that died; ended"
+
 log = structlog.get_logger()
 
 
@@ -92,14 +94,15 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
-        unconfigured = self._unconfigured.get(runner.name)
-        if left.worker is not None or left.strays or unconfigured is not None:
+        unconfigured, former = self._unconfigured.get(runner.name), self._former_users_of_directory(runner)
+        if left.worker is not None or left.strays or unconfigured is not None or former:
             runner.takeover.has_leftovers = True
             turn.give_up()
         self._say_foreign(runner.name, left)
         ends_groups = runner.config.ends_all_processes and unconfigured is None
         groups = await self._groups_of(runner.name, runner.standby_pids) if ends_groups else []
         await runner.restore_state(max(used.recorded, self._services.lowest_attempt - 1), used.seen)
+        not_adopted = await self._hold_memory(runner, left)  # it may be dead before it says anything
         is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
         # read now: a newer attempt may run by the time the others are recorded
@@ -117,12 +120,14 @@ class Takeover:
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
         if unconfigured is not None:  # configured again while its worker flushes
             gone = await asyncio.shield(unconfigured)
+        for ended in former:  # it has another name now, and goes on from what that worker saves
+            gone = await asyncio.shield(ended) and gone
         await self._leftovers.end_groups(runner.name, [group for group in groups if group.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
                 recorded = await self._record_unseen_end(
-                    runner, attempt, ended_here, attempt in left.cut_off_by_host, turn
+                    runner, attempt, not_adopted if ended_here else None, attempt in left.cut_off_by_host, turn
                 )
         if not (adopted or recorded):
             runner.records.goodput.on_worker_lost(runner.wanted, None, None)
@@ -130,6 +135,27 @@ class Takeover:
         runner.takeover.advance(TakeoverStage.STARTABLE)
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
+
+    def _former_users_of_directory(self, runner: Runner) -> list[asyncio.Future[bool]]:
+        """Of programs that are configured no more and are being ended, those that saved where this one is to save."""
+        job, progress = runner.config.job, self._services.ledger.wanted.progress
+        others = [] if job is None else [name for name in self._unconfigured if name != runner.name]
+        newest = {name: progress(name).newest for name in others}
+        return [
+            self._unconfigured[name]
+            for name, saved in newest.items()
+            if job is not None and saved is not None and saved.directory == str(job.checkpoint_dir)
+        ]
+
+    async def _hold_memory(self, runner: Runner, left: Leftovers) -> str:
+        """Takes hold of what a worker has in memory. Returns how it ended if it is not adopted, in words."""
+        if left.worker is None or runner.memory is None:
+            return NOT_ADOPTED
+        pids = {left.worker.pid, *(process.pid for process in left.companions)}
+        why = await runner.memory.find(left.worker.attempt, pids)
+        if why is None:
+            return NOT_ADOPTED
+        return f"{NOT_ADOPTED}; what it may have had in memory can't be reached ({why})"
 
     async def _groups_of(self, name: str, own: frozenset[int] = frozenset()) -> list[Cgroup]:
         """The control groups that an earlier daemon made for a program, with whatever is still in them.
@@ -148,18 +174,18 @@ class Takeover:
         return await asyncio.to_thread(lambda: any(ownership.is_of_another(pid, state_dir) for pid in pids))
 
     async def _record_unseen_end(
-        self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
+        self, runner: Runner, attempt: int, ended_here: str | None, host_left: bool, turn: StartTurn
     ) -> bool:
-        """Records an attempt that ended while no daemon ran.
+        """Records an attempt that ended while no daemon ran. `ended_here`: in words, if this daemon has ended it.
 
         Returns whether the program's job recorded it and decides what follows.
         """
-        if not ended_here and await self._record_lost_attempt(runner, attempt, host_left, turn):
+        is_decided = ended_here is None or (runner.config.job is not None and self._services.gang is None)
+        if is_decided and await self._record_lost_attempt(runner, attempt, ended_here, host_left, turn):
             return True
         if runner.memory is not None:
             runner.memory.release(attempt)
-        text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
-        await self._record_end(runner.name, attempt, text, host_left)
+        await self._record_end(runner.name, attempt, ended_here or "ended unseen", host_left)
         return False
 
     def _adopt(self, runner: Runner, left: LeftoverWorker) -> bool:
@@ -178,7 +204,9 @@ class Takeover:
             runner.post(events.CopiesHeld(left.attempt, is_held=True))
         return True
 
-    async def _record_lost_attempt(self, runner: Runner, attempt: int, host_left: bool, turn: StartTurn) -> bool:
+    async def _record_lost_attempt(
+        self, runner: Runner, attempt: int, ended_here: str | None, host_left: bool, turn: StartTurn
+    ) -> bool:
         """Records an attempt that ended while no daemon was there, and goes on from there in its turn.
 
         False if it isn't the last: nothing is recorded. What would go on but is held back by what it depends on is then
@@ -212,7 +240,7 @@ class Takeover:
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
         runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
         in_memory = runner.memory is not None and runner.memory.holds(attempt)
-        runner.post(replace(lost, held_back=is_held_back, in_memory=in_memory))
+        runner.post(replace(lost, held_back=is_held_back, in_memory=in_memory, not_adopted=ended_here))
         return True
 
     async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:

@@ -4,6 +4,7 @@ before, and train on.
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import ALIVE
@@ -19,25 +20,40 @@ from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
 
 
-async def find_losses(
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a new configuration would do to programs, by name. `losses`: why applying it would lose steps, or end the
+    program for good, and what follows. `remarks`: of others, what could not be found out.
+    """
+
+    losses: Mapping[str, str] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+
+async def foresee(
     runners: Iterable[Runner],
     configured: Mapping[str, ProgramConfig],
     services: Services,
     *,
     by_next_daemon: bool = False,
-) -> dict[str, str]:
-    """By program, why applying `configured` to it would lose steps, or end it for good, and what follows.
-
-    `by_next_daemon`: it is applied nevertheless, after a reload.
-    """
-    programs = list(runners)
-    losses = await asyncio.gather(*(_find_loss(runner, configured, services, by_next_daemon) for runner in programs))
-    return {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
+) -> Foreseen:
+    """What applying `configured` to programs would do. `by_next_daemon`: it is applied nevertheless, after a reload."""
+    programs, remarks = list(runners), dict[str, str]()
+    losses = await asyncio.gather(
+        *(_find_loss(runner, configured, services, by_next_daemon, remarks) for runner in programs)
+    )
+    found = {runner.name: loss for runner, loss in zip(programs, losses, strict=True) if loss is not None}
+    return Foreseen(found, remarks)
 
 
 async def _find_loss(
-    runner: Runner, configured: Mapping[str, ProgramConfig], services: Services, by_next_daemon: bool
+    runner: Runner,
+    configured: Mapping[str, ProgramConfig],
+    services: Services,
+    by_next_daemon: bool,
+    remarks: dict[str, str],
 ) -> str | None:
+    """Why it would be one; None if it would not. `remarks`: gets what could not be found out."""
     new = configured.get(runner.name)
     follows = "the next daemon applies its section"
     if not by_next_daemon:
@@ -58,7 +74,7 @@ async def _find_loss(
     if not keeps_memory(runner.config, new) and (left := await left_in_memory(runner)) is not None:
         return f"cannot apply the section of {runner.name}: {left}; {follows} as it is, without them"
     if (why := await save_and_train_on(runner, "update")) is None:
-        other = None if new is None else await _find_other_run(runner, new, services)
+        other = None if new is None else await _find_other_run(runner, new, services, remarks)
         return None if other is None else f"cannot apply the section of {runner.name}: {other}; {follows} as it is"
     if new is None and by_next_daemon:
         return f"{why}; the next daemon ends it"
@@ -66,10 +82,12 @@ async def _find_loss(
     return f"{why}; {follows} and goes on from step {begins}"
 
 
-async def _find_other_run(runner: Runner, new: ProgramConfig, services: Services) -> str | None:
+async def _find_other_run(
+    runner: Runner, new: ProgramConfig, services: Services, remarks: dict[str, str]
+) -> str | None:
     """Why a job that runs would fail once it is stopped, as the mirror of its new section may be of another training.
 
-    None if nothing is seen: one that can't be reached is no reason not to train.
+    None if nothing is seen: one that can't be reached is no reason not to train, but a remark.
     """
     before, after = runner.config.job, new.job
     if before is None or after is None or after.mirror is None or runner.state not in ALIVE or not services.is_chief:
@@ -79,7 +97,14 @@ async def _find_other_run(runner: Runner, new: ProgramConfig, services: Services
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):
             return await find_other_run(new, services.environment)
-    except (TimeoutError, MirrorError):
+    except (TimeoutError, MirrorError) as error:
+        why = f"did not answer within {LOOK_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else f"failed: {error}"
+        remarks[runner.name] = (
+            f"{runner.name}: its mirror {after.mirror} {why}, so nobody knows whether it has another training's "
+            f"checkpoints; the start asks it once more, for two minutes if it is silent, and then the job trains on "
+            f"from its own, and nothing is uploaded until the store answers. If it has others, status says so, and the "
+            f"job is FAILED at its next start until you choose"
+        )
         return None
 
 

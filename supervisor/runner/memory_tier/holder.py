@@ -6,8 +6,9 @@ something; and if it could not be written, until that worker has a newer state o
 """
 
 import asyncio
+import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from supervisor.config import JobConfig
@@ -26,11 +27,12 @@ from supervisor.runner.attempt.services import ProgramServices
 
 @dataclass(slots=True)
 class _Salvage:
-    """What is left of an attempt whose worker is gone. `offered`: where the next worker gets it, while it may."""
+    """What is left of an attempt whose worker is gone. `offered`: where the next worker gets it, while it may;
+    `is_done`: it is on the disk, or there is nothing to be written: what the worker saved itself is as new."""
 
     effect: effects.SalvageMemory
     held: HeldMemory
-    is_written: bool = False
+    is_done: bool = False
     is_given_away: bool = False
     offered: MemorySocket | None = None
 
@@ -80,7 +82,7 @@ class MemoryHolder:
                 self._drop_outdated(message.attempt)
             case messages.Restored() if self._waiting is not None:
                 self._waiting.close_offer()
-                if self._is_settled.is_set() and (self._waiting.is_written or not message.from_memory):
+                if self._is_settled.is_set() and (self._waiting.is_done or not message.from_memory):
                     self._say_lost(f"attempt {message.attempt} goes on from step {message.step}")
                     self._drop_waiting()  # it is on the disk, or training goes on from an older state
 
@@ -137,7 +139,7 @@ class MemoryHolder:
     def unwritten(self) -> int | None:
         """The attempt of a dead worker whose memory is not on the disk yet; None if there is nothing."""
         waiting = self._waiting
-        return None if waiting is None or waiting.is_written else waiting.effect.attempt
+        return None if waiting is None or waiting.is_done else waiting.effect.attempt
 
     async def settle(self) -> None:
         """Returns when what was begun is done; call it before a checkpoint is selected.
@@ -145,7 +147,7 @@ class MemoryHolder:
         Tries once more what failed because of the disk or the host.
         """
         await self._is_settled.wait()
-        if self._waiting is not None and self._waiting.is_written:
+        if self._waiting is not None and self._waiting.is_done:
             self._drop_waiting()
         elif self._waiting is not None:
             self._is_settled.clear()
@@ -153,7 +155,7 @@ class MemoryHolder:
 
     def try_again(self) -> None:
         """Begins to write once more what could not be written before; `is_writing` says when that is over."""
-        if self._waiting is not None and not self._waiting.is_written and self._is_settled.is_set():
+        if self._waiting is not None and not self._waiting.is_done and self._is_settled.is_set():
             self._begin_to_write(self._waiting)
 
     async def until_restorable(self, attempt: int) -> bool:
@@ -164,7 +166,7 @@ class MemoryHolder:
         waiting, self._asked = self._waiting, attempt
         self._news.set()  # whoever asked for an earlier attempt waits no longer
         self.try_again()
-        while self._asked == attempt and waiting is not None and self._waiting is waiting and not waiting.is_written:
+        while self._asked == attempt and waiting is not None and self._waiting is waiting and not waiting.is_done:
             if self._met is not None and self._met.attempt == attempt:
                 return self._met.restores_memory
             self._news.clear()
@@ -174,7 +176,7 @@ class MemoryHolder:
     def offer(self) -> events.MemoryOffer | None:
         """What the next worker may restore from memory; None if all is on the disk, or there is nothing."""
         waiting = self._waiting
-        if waiting is None or waiting.is_written:
+        if waiting is None or waiting.is_done:
             return None
         waiting.close_offer()
         try:
@@ -212,11 +214,11 @@ class MemoryHolder:
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
         except (OSError, RuntimeError) as error:
-            result = NotSalvaged(str(error), getattr(error, "errno", None))
+            result = NotSalvaged(str(error), getattr(error, "errno", None) or errno.EAGAIN)
         if waiting.is_given_away:
             return  # whoever has it looks at the disk first, and tells of what is there
         may_pass = isinstance(result, NotSalvaged) and result.errno is not None
-        waiting.is_written = isinstance(result, Salvaged)
+        waiting.is_done = not may_pass
         if self._waiting is waiting and not may_pass and waiting.offered is None:
             self._drop_waiting()
         if isinstance(result, Salvaged):
@@ -240,7 +242,7 @@ class MemoryHolder:
 
     def _say_lost(self, effect: str) -> None:
         """If no disk took what is left, and nobody has restored it."""
-        if self._waiting is not None and not self._waiting.is_written:
+        if self._waiting is not None and not self._waiting.is_done:
             why = "no disk took what its worker left in memory"
             self._log.error("memory.lost", attempt=self._waiting.effect.attempt, why=why, effect=effect)
 
@@ -253,7 +255,7 @@ class MemoryHolder:
     def hand_over(self) -> LeftMemory | None:
         """Gives away what is left and not on the disk yet; None if there is nothing. Whoever takes it lets go of it."""
         waiting, self._waiting = self._waiting, None
-        if waiting is None or waiting.is_written:
+        if waiting is None or waiting.is_done:
             self._waiting = waiting
             return None
         waiting.close_offer()
@@ -272,6 +274,24 @@ class MemoryHolder:
         """Holds what a worker had there when the daemon before left: it names it again, unless it is dead."""
         self.release(memory.attempt)
         self._held[memory.attempt] = memory.held
+
+    async def find(self, attempt: int, pids: Collection[int]) -> str | None:
+        """Takes hold of what the worker of an earlier daemon has there, before it names that: it may never do so.
+
+        `pids`: its processes. Returns why it can't; None also if there is nothing.
+        """
+        if self.holds(attempt):
+            return None
+        try:
+            owner = owner_ids(self._config)
+            held = await asyncio.to_thread(HeldMemory.find, pids, None if owner is None else owner[0])
+        except (OSError, SpawnError) as error:
+            self._log.warning("memory.not_held", attempt=attempt, error=str(error))
+            return getattr(error, "strerror", None) or str(error)
+        if held is not None:
+            self._held[attempt] = held
+            self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
+        return None
 
     def holds(self, attempt: int) -> bool:
         """Whether it has hold of the memory of an attempt."""

@@ -7,6 +7,9 @@ was not meant waits here until what it left behind is read: at most 0.5 s, 1 s w
 exit, without its evidence, and comes after it. A deadline does the same, and so does the end of the daemon: the next
 one could not know the exit status. Only answers that the dead process wanted wait with its exit: a job can die while
 its checkpoint is selected.
+
+**Many at once.** An exit, and a deadline, also wait while other programs have used up their share of this turn of the
+event loop (`host/service/loop_share.py`); and of many deaths a few are looked into at a time, for these 0.5 s each.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import CheckpointSelected, DeadlinePassed, Event, SelectionFailed, WorkerExited
 from supervisor.core.program.facts import State
 from supervisor.host.background_tasks import BackgroundTasks
+from supervisor.host.service.loop_share import LoopShare
 
 LATE_S = 0.1  # of a timer: after that, the event loop may not have looked at its descriptors (selectors, PEP 475)
 
@@ -42,10 +46,13 @@ class Mailbox:
         handle: Callable[[Event, Decide], None],
         settle: Callable[[State], None],
         tasks: BackgroundTasks,
+        share: LoopShare,
         together: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`together`: what is recorded in such a block is on the disk as a whole, or not at all."""
+        """`share`: of the event loop, for all programs. `together`: what is recorded in such a block is on the disk as
+        a whole, or not at all."""
         self._job = job
+        self._share = share
         self._together = together
         self._handle = handle
         self._settle = settle
@@ -89,6 +96,7 @@ class Mailbox:
         explained = exited
         try:
             explained = await gather(exited)
+            await self._share.wait_turn()
         finally:
             if self._waiting_exit is exited:  # else it was posted without
                 self._waiting_exit = explained
@@ -117,8 +125,9 @@ class Mailbox:
     def _on_timer(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if now - self._due_at > LATE_S and not self._has_read_late:
-            self._has_read_late = True  # the daemon stood still: what the worker reported meanwhile is read first
+        is_late = now - self._due_at > LATE_S and not self._has_read_late
+        if is_late or self._share.is_used_up:
+            self._has_read_late |= is_late  # the daemon stood still: what the worker reported meanwhile is read first
             self._timer = self._loop.call_at(now, self._on_timer)
             return
         self._has_read_late = False
@@ -130,8 +139,10 @@ class Mailbox:
         self._events.append((event, decide))
         if self._is_handling:
             return
+        began_at = self._loop.time()
         with self._together():
             self._handle_all()
+        self._share.use(self._loop.time() - began_at)
 
     def _handle_all(self) -> None:
         before = self._job.state

@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 from supervisor.core.program import effects, events
-from supervisor.host.health_checks import HealthChecks
+from supervisor.host.health_checks import HealthChecks, NotRun
 from supervisor.protocol import layout
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.launching import command_beside
@@ -39,7 +39,12 @@ class AttemptStopper:
         self._log.info("worker.told_to_stop", attempt=number, command=command[0])
         pid, environment = self._records.process.pid, self._services.environment
         check = command_beside(self._config, "stop_command", command, pid, environment)
-        why = await asyncio.get_running_loop().run_in_executor(self._services.stops, HealthChecks().failure_of, check)
+        try:
+            why = await asyncio.get_running_loop().run_in_executor(
+                self._services.stops, HealthChecks().failure_of, check
+            )
+        except NotRun as error:
+            why = str(error)
         if why is not None:
             self._log.warning("stop_command.failed", attempt=number, why=why)
         self._send_stop_signal(number)

@@ -17,8 +17,8 @@ class ProcessRecord:
     the name says `wall`. None: not known, or it has not happened.
 
     `pid`: until its exit is posted. `status_text`: what it said last of what it is doing (STATUS= of a notification).
-    `diagnosis`: why it died, until the next attempt begins. `oom_counters`: of kills for lack of memory, as of when it
-    was last seen to move to another cgroup.
+    `health_unknown`: why its health check can't be run. `diagnosis`: why it died, until the next attempt begins.
+    `oom_counters`: of kills for lack of memory, as of when it was last seen to move to another cgroup.
     """
 
     pid: int | None = None
@@ -28,6 +28,7 @@ class ProcessRecord:
     last_exit: Exit | None = None
     spawn_error: SpawnError | None = None
     status_text: str | None = None
+    health_unknown: str | None = None
     diagnosis: Diagnosis | None = None
     oom_counters: tuple[OomKillCounter, ...] = ()
     _started_wall_at: float | None = None
@@ -53,7 +54,7 @@ class ProcessRecord:
 
     def reset_for_attempt(self) -> None:
         """Another attempt begins."""
-        self.spawn_error = self.last_exit = self.status_text = self.diagnosis = None
+        self.spawn_error = self.last_exit = self.status_text = self.health_unknown = self.diagnosis = None
 
     def started(self, pid: int, started_at: float) -> None:
         """The process runs since then; that of an earlier daemon does for longer than this daemon."""

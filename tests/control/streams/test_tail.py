@@ -13,6 +13,10 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs.files.positions import COMPRESSED_NAME
 
 MARK = b"==> File truncated <==\n"
+GONE = (
+    b"[stepkeeper: lines may be missing here: the log was moved, deleted or emptied; it goes on with the file that has "
+    b"its name now]\n"
+)
 
 
 def rotate(path: Path, backups: int) -> None:
@@ -66,7 +70,7 @@ async def test_of_what_was_rotated_away_the_rest_comes(tmp_path: Path) -> None:
             rotate(path, 1)
         path.write_bytes(b"end\n")
 
-    assert await followed(path, change, b"end\n") == b"2\nend\n"
+    assert await followed(path, change, b"end\n") == GONE + b"2\nend\n"
 
 
 @pytest.mark.parametrize("followed_one", [False, True])
@@ -100,7 +104,9 @@ async def test_a_backup_that_can_not_be_read_is_said_and_the_log_goes_on_behind_
     assert content.endswith(b"]\nend\n" if followed_one else b"]\n2\nend\n")
 
 
-async def test_backups_from_before_are_not_shown_where_somebody_has_moved_the_log_away(tmp_path: Path) -> None:
+async def test_who_follows_a_log_that_was_moved_away_is_told_and_backups_from_before_are_not_shown(
+    tmp_path: Path,
+) -> None:
     path, old = tmp_path / "log", tmp_path / "log.1"
     old.write_bytes(b"old\n")
     os.utime(old, (1e9, 1e9))
@@ -110,7 +116,34 @@ async def test_backups_from_before_are_not_shown_where_somebody_has_moved_the_lo
         path.rename(tmp_path / "away")
         path.write_bytes(b"end\n")
 
-    assert await followed(path, change, b"end\n") == b"end\n"
+    assert await followed(path, change, b"end\n") == GONE + b"end\n"
+
+
+async def test_what_the_logger_still_writes_to_a_log_that_was_moved_comes_too(tmp_path: Path) -> None:
+    """As logrotate does with `create`: the logger finds out at most a second later."""
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    path.write_bytes(b"seen\n")
+    _, position = tail.read_end(path, 0)
+    path.rename(moved)
+    path.touch()
+    content = b""
+
+    def write(to: Path, text: bytes) -> None:
+        with to.open("ab") as file:
+            file.write(text)
+
+    pieces: AsyncGenerator[bytes, None] = tail.follow(BlockingCalls(), path, position, MARK)
+    write(moved, b"1\n")
+    async with aclosing(pieces), asyncio.timeout(20):
+        async for piece in pieces:
+            content += piece
+            if content == b"1\n":
+                write(moved, b"2\n")
+                write(path, b"end\n")
+            if content.endswith(b"end\n"):
+                break
+
+    assert content == b"1\n2\nend\n"
 
 
 async def test_a_log_that_is_emptied_is_shown_from_its_beginning(tmp_path: Path) -> None:

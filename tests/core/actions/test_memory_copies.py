@@ -7,7 +7,15 @@ import pytest
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import DEATHS, NEAR_STEPS
 from supervisor.core.job import Job
-from supervisor.core.program.effects import Effect, RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
+from supervisor.core.program.effects import (
+    Effect,
+    RecordEnd,
+    ReleaseMemory,
+    SalvageMemory,
+    SelectCheckpoint,
+    SendGo,
+    Spawn,
+)
 from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
@@ -84,6 +92,41 @@ def test_memory_of_a_worker_that_died_between_two_daemons_is_salvaged() -> None:
 
     kinds = [type(effect) for effect in effects]
     assert kinds.index(RecordEnd) < kinds.index(SalvageMemory) < kinds.index(SelectCheckpoint)
+
+
+def test_memory_of_a_worker_that_could_not_be_adopted_is_salvaged_and_its_end_is_no_failure() -> None:
+    """Not even if it had begun from what was in memory: the daemon ended it, and not its state."""
+    job = holding()
+    die(job, 12.0)
+    name = salvaged(job, 1, 49, 12.5)
+    assert begin(job, name, 49, 13.0) == 2
+    later = Job(POLICY)
+    later.facts.attempt = 2
+    later.facts.wanted = True
+    restore_facts(later.facts, facts_to_persist(job.facts, 14.0), 0.0, 1.0)
+    before = later.facts.failures.by_cause
+
+    effects = later.handle(AttemptLost(2, in_memory=True, not_adopted="could not be taken over"), 1.0)
+
+    assert effects[:2] == [RecordEnd(2, Cause.LOST, "could not be taken over"), SalvageMemory(2, None, name)]
+    assert [type(effect) for effect in effects[2:]] == [Spawn, SelectCheckpoint]
+    assert (later.facts.failures.by_cause, later.facts.suspects.deaths) == (before, ())
+
+
+def test_a_stop_of_a_worker_that_has_not_said_how_far_it_is_leaves_what_it_has_in_memory() -> None:
+    job = Job(POLICY)
+    job.facts.attempt = 1
+    job.facts.wanted = True
+    job.handle(AttemptFound(1, 500.0), 10.0)
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
+    job.handle(StopRequested(), 11.0)
+    job.expire(job.deadline() or 0.0)
+    assert job.state is State.STOPPING
+
+    effects = die(job, 200.0)
+
+    assert effects[0].cause is Cause.STOPPED  # type: ignore[attr-defined]
+    assert SalvageMemory(1) in effects
 
 
 def test_memory_of_a_worker_that_was_done_between_two_daemons_is_let_go() -> None:

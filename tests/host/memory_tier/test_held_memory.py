@@ -21,9 +21,9 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 MAKE = """
-import fcntl, os, sys
-def memory(size=4096, written=None, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
-    descriptor = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+import fcntl, os, sys, time
+def memory(size=4096, written=None, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, name="x"):
+    descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
     os.truncate(descriptor, size)
     os.pwrite(descriptor, b"state".ljust(size if written is None else written), 0)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -34,6 +34,9 @@ OPENED = {
     "memory with holes": "memory(1 << 40, 4096)",
     "memory that can shrink": "memory(seals=fcntl.F_SEAL_GROW)",
     "memory that can grow": "memory(seals=fcntl.F_SEAL_SHRINK)",
+    "memory that is about to be replaced": "(memory(name='stepkeeper-state'), time.sleep(0.05), "
+    "os.pwrite(memory(name='stepkeeper-state'), b'empty', 0))[0]",
+    "memory of a worker that can grow": "memory(seals=fcntl.F_SEAL_SHRINK, name='stepkeeper-state')",
     "a file": "os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)",
     "a deleted file": "(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), os.unlink(sys.argv[1]))[0]",
     "a file that only root can read": "os.open('/etc/shadow', os.O_PATH)",
@@ -174,6 +177,20 @@ def test_a_process_that_is_gone_has_none(process: Callable[..., tuple[int, int]]
         HeldMemory(pid, descriptor + 100, None)
     with pytest.raises(FileNotFoundError):
         HeldMemory(1 << 22, descriptor, None)
+
+
+def test_what_workers_call_so_is_found_without_their_word(process: Callable[..., tuple[int, int]]) -> None:
+    """Of two the older one: the other has no copy yet."""
+    other, _ = process("a file")
+    pid, _ = process("memory that is about to be replaced")
+    held = HeldMemory.find([other, 1 << 22, pid], None)
+
+    assert held is not None
+    assert os.pread(held.descriptor, 5, 0) == b"state"
+    held.close()
+    assert HeldMemory.find([other], None) is None
+    with pytest.raises(OSError, match="its size is not sealed"):
+        HeldMemory.find([process("memory of a worker that can grow")[0]], None)
 
 
 @pytest.mark.hostile

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import subprocess
 import threading
@@ -243,17 +244,42 @@ def test_a_full_disk_costs_neither_what_the_attempt_began_from_nor_what_was_save
         subprocess.run(["umount", "-l", below], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_is_unmounted_as_it_is_found_full_costs_nothing_beneath_its_mount_point(tmp_path: Path) -> None:
+    for number in range(TRIES):
+        below = tmp_path / f"ckpt{number}"
+        job = Job(below, elements=30_000_000)
+        beneath = [job.save(1, attempt=1), job.save(2), job.save(3)]
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", below], check=True)
+        job.copy(10)
+
+        def unmount(_: psutil.Process, below: Path = below) -> None:
+            subprocess.run(["umount", "-l", below], check=True)
+
+        outcome = disturbed_while_it_writes(job, unmount, make_room=True)
+        job.held.close()
+        job.file.close()
+        if outcome is not None:
+            break
+        unmount(psutil.Process())
+
+    assert isinstance(outcome, NotSalvaged)
+    assert outcome.errno == errno.ENODEV
+    assert job.committed == beneath, "what is there was deleted to make room on another disk"
+
+
 STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 TRIES = 20  # to meet a process that writes: on a busy machine it may have done so before anybody looks
 
 
-def killed_while_it_writes(job: Job) -> object:
-    """What `salvage` gives whose process is killed amid its checkpoint; None if it was not amid it when it stopped."""
+def disturbed_while_it_writes(job: Job, disturb: Callable[[psutil.Process], object], **changes: object) -> object:
+    """What `salvage` gives if its process is disturbed amid its checkpoint, where it stands still meanwhile; None if it
+    was not amid it when it stopped."""
     results: list[object] = []
 
     def run() -> None:
         try:
-            results.append(job.salvage())
+            results.append(job.salvage(**changes))  # type: ignore[arg-type]
         except OSError as error:
             results.append(error)
 
@@ -269,8 +295,9 @@ def killed_while_it_writes(job: Job) -> object:
         with contextlib.suppress(psutil.NoSuchProcess):
             writer.suspend()
             wait_until(lambda: writer.status() in STILL, "it stands still")  # noqa: B023
-            was_writing = is_writing()
-            writer.kill()
+            if was_writing := is_writing():
+                disturb(writer)
+            writer.resume()
     thread.join()
     return results[0] if was_writing else None
 
@@ -279,7 +306,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp
     for number in range(TRIES):
         job = Job(tmp_path / f"ckpt{number}", elements=30_000_000)
         job.copy(10)
-        if (outcome := killed_while_it_writes(job)) is not None:
+        if (outcome := disturbed_while_it_writes(job, psutil.Process.kill)) is not None:
             break
         job.held.close()
         job.file.close()

@@ -1,6 +1,7 @@
 """Random histories of hosts that share one run: whoever begins, begins from the newest checkpoint that was uploaded.
 
-And not behind what it has on its own disk, unless another host has taken the run over since.
+And not behind what it has on its own disk, unless another host has taken the run over since. And if something that a
+live worker saved counts in the store, something of that kind does so after each upload.
 
 Hosts are lost with their disks or without, come back, meet a store that does not answer, go on although another one has
 the run, and are killed between any two changes of a disk or of the store. `Host.start` does what
@@ -22,9 +23,13 @@ from hypothesis import strategies as st
 
 from supervisor.host.mirror.epochs import TakenOver
 from supervisor.host.mirror.run import MirroredRun
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.keys import RemoteCheckpoint
+from supervisor.protocol.mirror.line import checkpoints_on_line
+from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store
 from tests.fuzzing import cases
 from tests.host.mirror.test_run import made
@@ -99,6 +104,13 @@ class World:
     told = 0
     """The step of the newest checkpoint of which a host was told that it is in the store."""
 
+    def saved_by_live_workers(self) -> set[RemoteCheckpoint]:
+        """What counts in the store, without what dead workers left in memory."""
+        run = RemoteRun(Store(f"file://{self.folder}/store"))
+        files = run.files()
+        line = checkpoints_on_line(run.epochs(), committed(files))
+        return {checkpoint for checkpoint in line if layout.FROM_MEMORY not in files[checkpoint]}
+
     def epochs(self) -> int:
         return len(list(self.folder.glob("store/epoch/????")))
 
@@ -157,12 +169,13 @@ class Host:
             assert begins >= self.committed, f"begins at {begins}, although {self.committed} was committed here"
             self.is_stale, self.committed = False, begins
 
-    def train(self, saves: int) -> None:
+    def train(self, saves: int, is_left: bool = False) -> None:
+        """`is_left`: workers that die leave these in memory."""
         for _ in range(saves if self.is_running else 0):
             step = (0 if self.newest is None else self.newest.step) + 10
             self.newest = CheckpointName(step, self.attempt)
             if not (self.folder / str(self.newest)).exists():
-                made(self.folder, step, self.attempt)
+                made(self.folder, step, self.attempt, *([layout.FROM_MEMORY] if is_left else []))
             if not self.is_stale:
                 self.committed = max(self.committed, step)
 
@@ -187,13 +200,18 @@ class Host:
 
     def upload(self) -> None:
         if self.is_running and self.epoch is not None and self.newest is not None:
+            before = self.world.saved_by_live_workers()
             self.run.upload(self.newest, self.epoch)
+            assert self.world.saved_by_live_workers() or not before, "there is nothing to go back to"
             self.world.told = max(self.world.told, self.newest.step)
 
 
 @dataclass(frozen=True)
 class Life:
-    """What one host does next: it starts, unless it only goes on; saves and uploads; saves more; ends, or does not."""
+    """What one host does next: it starts, unless it only goes on; saves and uploads; saves more; ends, or does not.
+
+    `is_left`: what is saved was in memory as workers died.
+    """
 
     host: int
     starts: bool
@@ -202,6 +220,7 @@ class Life:
     saves: int
     end: str
     killed_at: int
+    is_left: bool = False
 
     def happens_to(self, host: Host) -> None:
         try:
@@ -210,9 +229,9 @@ class Life:
                     host.start(self.is_reachable)
                 for _ in range(self.uploads):
                     host.step()
-                    host.train(1)
+                    host.train(1, self.is_left)
                     host.upload()
-                host.train(self.saves)
+                host.train(self.saves, self.is_left)
         except (Killed, TakenOver):
             host.stop()
         match self.end:
@@ -232,10 +251,11 @@ def histories(draw: st.DrawFn) -> list[Life]:
             host=random.randrange(hosts),
             starts=random.random() < 0.6,
             is_reachable=random.random() < 0.8,
-            uploads=random.choice([0, 0, 1, 1, 2]),
+            uploads=random.choice([0, 0, 1, 1, 2, 3]),
             saves=random.choice([0, 0, 1, 3]),
             end=random.choice(["goes on", "goes on", "goes on", "killed", "lost"]),
             killed_at=random.choice([NEVER, NEVER, NEVER, random.randrange(70)]),
+            is_left=random.random() < 0.4,
         )
         for _ in range(random.randrange(3, 13))
     ]

@@ -67,14 +67,14 @@ class FailingStore(Store):
             self._step(True)
 
 
-def made(folder: Path, step: int, attempt: int = 1) -> CheckpointName:
-    """A checkpoint on the local disk."""
-    name = CheckpointName(step, attempt)
+def made(folder: Path, step: int, attempt: int = 1, *more: str) -> CheckpointName:
+    """A checkpoint on the local disk. `more`: names of further files in it."""
+    name, files = CheckpointName(step, attempt), (*FILES, *more)
     place = folder / str(name)
     place.mkdir(parents=True)
-    for number, file in enumerate(FILES):
+    for number, file in enumerate(files):
         (place / file).write_bytes(f"{step} {number} ".encode() * 50)
-    manifest = Manifest("j", attempt, step, 1.0, record_files(place, FILES))
+    manifest = Manifest("j", attempt, step, 1.0, record_files(place, files))
     (place / layout.MANIFEST).write_bytes(manifest.to_bytes())
     return name
 
@@ -568,6 +568,22 @@ def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path
 
     left = sorted(path.name for path in (tmp_path / "store" / "e0001").iterdir() if any(path.iterdir()))
     assert [parse_name(each) for each in left] == names[-2:]
+
+
+def test_beside_what_dead_workers_left_in_memory_one_stays_that_a_live_one_saved(tmp_path: Path, url: str):
+    """Nobody has looked for NaN in the others: the host that goes on may have to go back behind them."""
+    run = host(url, tmp_path / "a", keep=2)
+    saved = [made(tmp_path / "a", step) for step in (50, 100)]
+    left = [made(tmp_path / "a", 110 + attempt, attempt, layout.FROM_MEMORY) for attempt in (2, 3, 4)]
+    epoch = run.begin_epoch(None, 0)
+    for name in (*saved, *left):
+        run.upload(name, epoch)
+
+    other = host(url, tmp_path / "b")
+    assert [path.name for path in sorted((tmp_path / "store" / "e0001").iterdir()) if any(path.iterdir())] == [
+        str(name) for name in (saved[-1], *left[-2:])
+    ]
+    assert other.fetch(None, below=110).fetched == saved[-1]
 
 
 def begun_long_ago(folder: Path, epoch: int, ago: timedelta) -> None:

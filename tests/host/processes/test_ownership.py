@@ -162,7 +162,7 @@ def test_a_folder_that_is_mounted_elsewhere_too_is_the_same(state: Path, tmp_pat
         subprocess.run(["umount", elsewhere], check=True)
 
 
-@pytest.mark.parametrize("looks", [10_000, pytest.param(30_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("looks", [5_000, pytest.param(30_000, marks=pytest.mark.nightly)])
 def test_a_process_of_another_folder_that_replaces_its_program_is_known_at_every_moment(
     state: Path, tmp_path: Path, looks: int
 ):

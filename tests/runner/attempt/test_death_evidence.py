@@ -3,7 +3,9 @@
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,10 @@ from supervisor.config import load_config
 from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Source
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs.files.positions import position_in
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.death_evidence import Deceased, gather
+from supervisor.runner.attempt.services import DEATHS_AT_ONCE, Services
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -109,3 +113,34 @@ async def test_what_the_attempt_before_printed_explains_nothing(tmp_path: Path, 
     diagnosis, reason = await diagnosis_of(tmp_path, services, first, second)
 
     assert (diagnosis.kind, reason) == (DeathKind.EXIT_TEXT, "exit status 3: the dataset is empty")
+
+
+class CountedReads(BlockingCalls):
+    """Counts how many logs are read at once, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.most = 0, 0
+
+    async def run(self, path: Path | None, work: Any, *args: Any, **kwargs: Any) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await super().run(path, work, *args, **kwargs)
+        finally:
+            self.now -= 1
+
+
+async def test_of_many_deaths_at_once_a_few_are_looked_into_at_a_time(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[program:main]\ncommand=/bin/true\n")
+    config, reads = load_config(path, os.environ).programs["main"], CountedReads()
+    counted = replace(services, log_reads=reads)
+    exited = events.WorkerExited(1, signal=9)
+
+    ends = await asyncio.gather(
+        *(gather(exited, config, counted, Deceased(1, None, None, None)) for _ in range(3 * DEATHS_AT_ONCE))
+    )
+
+    assert all(end.evidence is not None for end in ends)
+    assert 0 < reads.most <= DEATHS_AT_ONCE

@@ -20,6 +20,7 @@ from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.checkpoint_store import Attempts, CheckpointStore
 from supervisor.host.memory_tier import handed_over
 from supervisor.host.memory_tier.handed_over import LeftMemory
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import SeenDivergence
@@ -62,6 +63,27 @@ async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: 
     renewed.takeover.advance(TakeoverStage.ADOPTION_SETTLED)
 
     await asyncio.wait_for(leaving, PATIENCE_S)
+
+
+@pytest.mark.integration
+async def test_programs_that_wait_for_the_same_one_start_in_turns_of_the_event_loop(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    keys = "command=/bin/sleep 60\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
+    many = f"[program:w]\n{keys}startsecs=0\nnumprocs=9\nprocess_name=w%(process_num)d\ndepends_on=first\n"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[program:first]\n{keys}startsecs=0.5\n{many}")
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: config, replace(services, loop_share=LoopShare(1e-6)))
+    await programs.start_all()
+    started, at_once = 0, 0
+
+    async with asyncio.timeout(PATIENCE_S):
+        while started < 9:
+            await asyncio.sleep(0)
+            before, started = started, sum(runner.pid is not None for runner in programs.runners.values()) - 1
+            at_once = max(at_once, started - before)
+
+    assert at_once <= 2
+    await programs.stop_all()
 
 
 async def test_an_update_takes_a_program_into_use_only_once_all_are_taken_up(programs: Programs, tmp_path: Path):
@@ -550,12 +572,13 @@ async def test_an_update_that_would_drop_what_a_dead_worker_left_in_memory_is_re
     actions = await programs.updating.update()
 
     assert [action.action for action in actions] == (
-        ["stopped", "removed", "added"] if is_back else ["refused", "added"]
+        ["stopped", "removed", "added"] if is_back else ["refused", "refused"]
     )
     if is_back:
         assert job.committed == ["step-0000000010.a3"]
     else:
         assert "no disk has taken the steps that attempt 3 left in memory" in str(actions[0].text)
+        assert "digits has its checkpoint_dir as long as its own section is not applied" in str(actions[1].text)
         assert memory.unwritten == 3
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     job.file.close()

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.core.program.facts import ALIVE
-from supervisor.runner.attempt.adopting import Leftovers
+from supervisor.host.processes import process_status
+from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.configuration import ConfigurationReader
 from supervisor.runner.fleet.gates import DependencyGates
@@ -53,7 +56,7 @@ async def test_a_program_that_is_configured_again_starts_once_its_old_worker_has
         "stdout_logfile=NONE\nstderr_logfile=NONE\n"
     )
     runner = Runner(load_config(path, os.environ).programs["again"], services)
-    gates = DependencyGates({runner.name: runner}, services.ledger)
+    gates = DependencyGates({runner.name: runner}, services.ledger, services.loop_share)
     takeover = Takeover(services, LeftoverProcesses(), gates, lambda: False)
     (turn,) = StartTurns(1)
     runner.set_wanted(True)
@@ -84,7 +87,9 @@ async def test_no_order_waits_until_what_is_left_of_an_added_program_has_ended(
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
     config = load_config(path, os.environ)
     runners: dict[str, Runner] = {}
-    takeover = Takeover(services, LeftoverProcesses(), DependencyGates(runners, services.ledger), lambda: False)
+    takeover = Takeover(
+        services, LeftoverProcesses(), DependencyGates(runners, services.ledger, services.loop_share), lambda: False
+    )
     configuration = ConfigurationReader(config, lambda: load_config(path, os.environ), services, runners)
     settled = asyncio.Event()
     settled.set()
@@ -114,3 +119,48 @@ async def test_no_order_waits_until_what_is_left_of_an_added_program_has_ended(
     await ending
     await wait_until_async(lambda: runners["again"].state in ALIVE, "it starts")
     await asyncio.gather(*(retire(runner, "test") for runner in runners.values()))
+
+
+UNSEALED = """
+import os, sys
+os.truncate(os.memfd_create("stepkeeper-state", os.MFD_ALLOW_SEALING), 4096)
+print("has it", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def out_of_reach() -> Iterator[subprocess.Popen[str]]:
+    """A worker without pipes, whose memory nobody may read."""
+    command = [sys.executable, "-c", UNSEALED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "has it\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.integration
+async def test_what_a_worker_may_have_in_memory_and_nobody_can_reach_is_said_with_its_end(
+    tmp_path: Path, services: Services, out_of_reach: subprocess.Popen[str]
+):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/sleep 60\ncheckpoint_dir={tmp_path}/ckpt\n")
+    runner = Runner(load_config(path, os.environ).programs["digits"], services)
+    gates = DependencyGates({runner.name: runner}, services.ledger, services.loop_share)
+    takeover = Takeover(services, LeftoverProcesses(), gates, lambda: False)
+    (turn,) = StartTurns(1)
+    pid, start_time = out_of_reach.pid, process_status.read_start_time(out_of_reach.pid)
+    assert start_time is not None
+    services.ledger.attempts.attempt_started(runner.name, 1, pid, start_time, time.time(), 1)
+    left = Leftovers(LeftoverWorker(1, pid, start_time), (psutil.Process(pid),), open_attempts=(1,))
+
+    await takeover.bring_up(runner, left, UsedAttempts(1, 1), turn)
+
+    assert await services.ledger.until_written(20.0)
+    (attempt,) = await asyncio.to_thread(services.ledger.attempts.history, runner.name, 20)
+    assert attempt.cause == "lost"
+    why = "could not be taken over from a daemon that died; ended; what it may have had in memory can't be reached"
+    assert attempt.text is not None
+    assert attempt.text.startswith(f"{why} (its size is not sealed")
+    await retire(runner, "test")

@@ -286,6 +286,23 @@ async def test_what_was_offered_and_is_written_is_not_written_again(daemon: Daem
     await until_let_go(daemon)
 
 
+async def test_what_is_no_newer_than_what_its_worker_saved_is_not_said_to_be_lost(daemon: Daemon) -> None:
+    daemon.job.copy(10)
+    newest = daemon.job.save(12, attempt=3)
+    daemon.name_memory()
+    with capture_logs() as logs:
+        daemon.holder.salvage(SalvageMemory(3))
+        daemon.holder.on_message(hello(4))
+        assert await daemon.holder.until_restorable(4)
+        assert daemon.holder.offer() is not None
+        await until_written(daemon)
+        assert daemon.holder.unwritten is None
+        daemon.holder.on_message(Restored(4, 12, newest, 0.1))
+        await until_let_go(daemon)
+
+    assert [entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")] == ["memory.not_salvaged"]
+
+
 @pytest.mark.parametrize("is_being_written", [False, True])
 async def test_what_no_disk_took_is_written_by_whoever_is_given_it(
     daemon: Daemon, tmp_path: Path, services: Services, is_being_written: bool

@@ -2,18 +2,33 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import structlog
 
 from supervisor.core.job import Job
-from supervisor.core.program.events import Event, SelectionFailed, StopRequested, WorkerExited
+from supervisor.core.program.events import DeadlinePassed, Event, SelectionFailed, StopRequested, WorkerExited
 from supervisor.core.program.facts import Policy
 from supervisor.host.background_tasks import BackgroundTasks
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.runner.program.mailbox import Mailbox
 
 FIRST, SECOND = WorkerExited(1, 1), WorkerExited(2, 1)
+
+
+MANY, WORK_S = 20, 0.02  # as many starts take at once
+
+
+async def longest_turn(until: Callable[[], bool]) -> float:
+    """How long the event loop kept others waiting at most, in seconds."""
+    longest, loop = 0.0, asyncio.get_running_loop()
+    while not until():
+        began_at = loop.time()
+        await asyncio.sleep(0)
+        longest = max(longest, loop.time() - began_at)
+    return longest
 
 
 def mailbox() -> tuple[Mailbox, list[Event]]:
@@ -21,7 +36,11 @@ def mailbox() -> tuple[Mailbox, list[Event]]:
     handled = list[Event]()
     tasks = BackgroundTasks(structlog.get_logger())
     return Mailbox(
-        Job(Policy("train", is_job=True)), lambda event, decide: handled.append(event), lambda before: None, tasks
+        Job(Policy("train", is_job=True)),
+        lambda event, decide: handled.append(event),
+        lambda before: None,
+        tasks,
+        LoopShare(),
     ), handled
 
 
@@ -41,7 +60,7 @@ async def test_all_that_comes_at_once_is_recorded_as_a_whole():
             made.post(StopRequested())
 
     job, tasks = Job(Policy("train", is_job=True)), BackgroundTasks(structlog.get_logger())
-    made = Mailbox(job, handle, lambda before: happened.append("settle"), tasks, together)
+    made = Mailbox(job, handle, lambda before: happened.append("settle"), tasks, LoopShare(), together)
 
     made.post(FIRST)
 
@@ -139,3 +158,38 @@ async def test_the_end_of_the_daemon_does_not_wait_for_a_line():
     made.post(StopRequested())
 
     assert handled == [FIRST]
+
+
+async def test_many_exits_at_once_leave_the_event_loop_its_turns():
+    handled, share = list[Event](), LoopShare()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    def handle(event: Event, decide: object) -> None:
+        time.sleep(WORK_S)
+        handled.append(event)
+
+    for _ in range(MANY):
+        job, tasks = Job(Policy("train", is_job=True)), BackgroundTasks(structlog.get_logger())
+        Mailbox(job, handle, lambda before: None, tasks, share).post_exit(FIRST, given(line))
+    line.set_result("killed")
+
+    assert await longest_turn(lambda: len(handled) == MANY) < MANY * WORK_S / 2
+
+
+async def test_many_deadlines_at_once_leave_the_event_loop_its_turns():
+    handled, share, loop = list[Event](), LoopShare(), asyncio.get_running_loop()
+    due_at = loop.time() + 0.1
+
+    def handle(event: Event, decide: object) -> None:
+        if isinstance(event, DeadlinePassed):
+            time.sleep(WORK_S)
+            handled.append(event)
+
+    for _ in range(MANY):
+        job = Job(Policy("train", is_job=True))
+        made = Mailbox(job, handle, lambda before: None, BackgroundTasks(structlog.get_logger()), share)
+        job.facts.deadline_at = due_at
+        made.post(StopRequested())
+        job.facts.deadline_at = None
+
+    assert await longest_turn(lambda: len(handled) == MANY) < MANY * WORK_S / 2

@@ -28,10 +28,7 @@ def shown(hosts: Path) -> Iterator[str]:
         process.send_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_hosts_are_in_one_list_and_lead_to_their_own_pages(
-    tmp_path: Path, port: int, page: Any, axe: str, scheme: str, width: int
-):
+def test_hosts_are_in_one_list_and_lead_to_their_own_pages(tmp_path: Path, port: int, page: Any, axe: str):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     trained = job("count", tmp_path / "a", STEPS=1_000_000, EVERY=50, STEP_S=0.01)
@@ -42,8 +39,6 @@ def test_hosts_are_in_one_list_and_lead_to_their_own_pages(
     ):
         hosts.write_text(f"gpu-1 http://127.0.0.1:{port}\ngpu-2 unix://{second.socket}\ngpu-3 unix://{tmp_path}/none\n")
         first.until_step("count", 60)
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 800})
         with shown(hosts) as url:
             page.goto(url)
             page.locator("#identifier").get_by_text("3 hosts, 1 without an answer").wait_for()
@@ -52,8 +47,11 @@ def test_hosts_are_in_one_list_and_lead_to_their_own_pages(
             assert "no such file" in attention.nth(1).inner_text()
             row(page, "gpu-1:count").get_by_text("steps").first.wait_for()
             page.locator(".programs .row").get_by_text("gpu-2:web").wait_for()
-            assert violations_of(page, axe) == []
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for scheme, width in (("light", 1280), ("dark", 390)):
+                page.emulate_media(color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 800})
+                assert violations_of(page, axe) == [], scheme
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.locator(".programs button[data-action]:visible").count() == 0
             assert "#" not in page.url, "the secret is not shown"
 

@@ -516,3 +516,13 @@ def test_thread_that_reads_ahead_is_named(tmp_path: Path, capfd: pytest.CaptureF
 
     assert trained(loop, tmp_path).step == 8
     assert "which is read ahead of the steps" in capfd.readouterr().err
+
+
+def test_loop_over_epochs_from_one_on_is_written_with_their_numbers(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match=r'write "for epoch in run\.epochs\(2\): epoch \+= 1"'),
+        FilesRun(History(), directory=tmp_path) as run,
+    ):
+        for epoch in range(1, 2 + 1):
+            for _ in run.range(2):
+                run.step_done(loss=float(epoch))

@@ -127,6 +127,21 @@ def test_a_second_run_of_a_script_that_makes_no_step_says_why(
     assert "make one run of both" in said
 
 
+def test_runs_that_follow_one_another_are_explained_once_and_not_to_a_restart_that_is_behind_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], begin: Callable[[Launch], None]
+) -> None:
+    def train(*totals: int) -> str:
+        begin(Launch())
+        for total in totals:
+            with FilesRun(History(), directory=tmp_path, total_steps=total) as run:
+                while not run.reached:
+                    run.step_done()
+        return capfd.readouterr().err
+
+    assert train(2, 4, 6).count("this run goes on from step") == 1
+    assert "this run" not in train(2, 4, 6, 8)
+
+
 def test_a_second_run_in_a_folder_of_its_own_trains_and_says_nothing_of_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "a cache after the shuffle": lambda: numbers().shuffle(6).cache().batch(2),
     "a cache between shuffles": lambda: numbers().shuffle(6).cache().shuffle(6).batch(2),
     "a repeated shuffle": lambda: numbers(3).shuffle(3).repeat(2).shuffle(2).batch(2),
+    "one pass of a repeated shuffle": lambda: numbers(6).shuffle(6).repeat().take(6).batch(2),
+    "part of a repeated shuffle": lambda: numbers(4).shuffle(4).repeat().batch(2).take(3),
+    "part of a shuffle repeated thrice": lambda: numbers(3).shuffle(3).repeat(3).take(4).batch(2),
     "shuffles one after another": lambda: numbers(4).shuffle(4).concatenate(numbers(4).shuffle(4)).batch(2),
     "the rest of a shuffle": lambda: numbers(8).shuffle(8).skip(2).batch(2),
 }  # fmt: skip

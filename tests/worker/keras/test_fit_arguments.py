@@ -193,11 +193,11 @@ ALL_PLACES: tuple[Callable[[int], Any], ...] = (
 OFTEN = ("arrays", "PyDataset")
 """Interrupted at all places in each run of `make test`."""
 ONCE = (
-    "arrays split", "class weights", "endless", "shuffled", "PyDataset with noise", "generator", "generator object",
+    "arrays split", "class weights", "endless", "PyDataset with noise", "generator", "generator object",
     "validated on a shuffled dataset",
 )  # fmt: skip
-"""Interrupted in their middle in each run of `make test`; those that differ from one of these in an argument, each
-night."""
+"""Interrupted in their middle in each run of `make test`, without a validation unless they bring one. Each night: those
+that differ from one of these in an argument, and the shuffled dataset, on which a fit is killed at other places."""
 
 
 @pytest.mark.slow
@@ -213,12 +213,13 @@ def test_fit_interrupted_anywhere_ends_like_an_undisturbed_one(
     name: str, places: tuple[Callable[[int], Any], ...], tmp_path: Path, begin: Callable[[Launch], None]
 ) -> None:
     make = SOURCES[name]
-    undisturbed = trained(tmp_path / "calm", make, interval=SELDOM)
+    own = {} if places is ALL_PLACES or "validation_data" in make() else {"validation_data": None}
+    undisturbed = trained(tmp_path / "calm", make, interval=SELDOM, **own)
     for stop in [place(int(undisturbed.optimizer.iterations)) for place in places]:
         with pytest.raises(LookupError):
-            trained(tmp_path / "rough", make, stop)
+            trained(tmp_path / "rough", make, stop, **own)
         begin(Launch())
-    disturbed = trained(tmp_path / "rough", make)
+    disturbed = trained(tmp_path / "rough", make, **own)
 
     assert disturbed.history.history == undisturbed.history.history
     assert same_weights(disturbed, undisturbed)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -203,6 +204,20 @@ def test_files_of_installed_packages_are_not_watched_one_by_one():
     assert pytest.__file__ not in watched
     assert os.__file__ not in watched
     assert str(Path(pytest.__file__).parents[1]) in watched, "their folder is: a package may come as another version"
+
+
+def test_packages_of_another_environment_are_installed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On `sys.path` by a .pth file, as that of the user is by itself."""
+    folder = tmp_path / "site-packages"
+    module = ModuleType("installed_elsewhere")
+    module.__file__ = str(folder / "installed_elsewhere.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.syspath_prepend(folder)
+
+    watched = standby.stamp_sources()
+
+    assert module.__file__ not in watched
+    assert str(folder) in watched
 
 
 def test_deleted_file_counts_as_changed(tmp_path: Path):

@@ -177,11 +177,11 @@ def of_each_kind(test: Callable[..., None]) -> Callable[..., None]:
 def test_death_at_any_moment_changes_nothing(
     script: Script, intervals: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each moment has one of the intervals."""
+    """With two intervals they take turns, and every second moment has one; each night each moment has each."""
     *expected, moments = train(script, tmp_path / "undisturbed", interval=intervals[-1])
 
-    for moment in range(1, moments + 1, 10 if QUICK else 1):
-        interval = intervals[moment % len(intervals)]
+    for number, moment in enumerate(range(1, moments + 1, 10 if QUICK else len(intervals))):
+        interval = intervals[number % len(intervals)]
         assert train_with_deaths(script, tmp_path / str(moment), [moment], interval=interval) == tuple(expected), (
             f"died at moment {moment}"
         )

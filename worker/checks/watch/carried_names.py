@@ -15,11 +15,16 @@ from worker.checks.reachability import is_data
 from worker.checks.watch import digests
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.clocks import PROCESS_BEGAN_AT, a_clock_showed
-from worker.checks.watch.code.loop_frames import LoopFrame, is_held_outside, is_made_from_run, is_replaced
+from worker.checks.watch.code.loop_frames import (
+    LoopFrame,
+    counted_steps,
+    is_held_outside,
+    is_made_from_run,
+    is_replaced,
+)
 from worker.checks.watch.code.state_uses import Keys, entries_taken, names_put_into_state
 from worker.checks.watch.kept.kept_values import Kept, digest_of, short_name
 from worker.checks.watch.named_paths import NamedPaths
-from worker.checks.watch.reached_values import is_parameter
 from worker.checks.watch.script_objects import FRAMEWORKS, is_traced, package_of, scripts_files
 from worker.state.run_state import RunState
 
@@ -39,10 +44,10 @@ class CarriedNames:
 
     def carried(self, frames: Sequence[LoopFrame], kept: Kept, *, is_first: bool) -> list[Finding]:
         """The plain values that the loop's code carries, whether they have changed yet or not: all at the first look
-        (`is_first`), and later those that could still be a time."""
+        (`is_first`), behind the first step of the process, and later those that could still be a time."""
         values: list[CarriedValue] = []
         for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
                 if name in self._named or self._named.is_exempt(name):
                     continue
@@ -64,7 +69,7 @@ class CarriedNames:
                     kind, is_kept = "future", self._named.is_exempt_object(value)
                 elif is_data(value):
                     kind, is_kept = "data", self._named.is_exempt_object(value)
-                elif _is_carried_plainly(value):
+                elif digests.is_plain(value):  # run.state can hold it
                     kind, is_time = "untaken" if is_lost else "value", a_clock_showed(value, PROCESS_BEGAN_AT)
                     self._maybe_times |= {name} if is_time else set()
                     is_kept = is_time or (not is_lost and self._keeps(kept, name, value))
@@ -78,7 +83,9 @@ class CarriedNames:
                     continue
                 if not is_kept and not is_made_from_run(name, frame):
                     self._named.add(name)
-                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind))
+                    counting = _line_of_count(name, value, frame) if is_first and kind == "value" else ""
+                    kind = "count" if counting else kind
+                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind, counting))
         return findings_of(values)
 
     def drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
@@ -141,6 +148,16 @@ class CarriedNames:
 _NOTHING = object()
 
 
+def _line_of_count(name: str, value: Any, frame: LoopFrame) -> str:
+    """The line by which a name goes on counting where the run does, if each step adds one to it. Behind one step."""
+    counted = counted_steps(name, frame) if type(value) is int else None
+    if counted is None:
+        return ""
+    run = next((key for key, held in frame.values.items() if hasattr(type(held), "step_done")), "run")
+    ahead = value + (counted.lineno > frame.frame.f_lineno) - 1
+    return f"{name} = {run}.step" + (f" {'+' if ahead > 0 else '-'} {abs(ahead)}" if ahead else "")
+
+
 def _is_function(value: Any) -> bool:
     kinds = (types.FunctionType, types.MethodType, functools.partial)
     return isinstance(value, kinds) or is_traced(value)
@@ -157,8 +174,3 @@ def _is_long(value: Any) -> bool:
         return len(value) > 1
     except TypeError:
         return False
-
-
-def _is_carried_plainly(value: Any) -> bool:
-    """Whether a value is plain, a container or an array, so that run.state can hold it."""
-    return digests.is_plain(value) and not (digests.is_array(value) and is_parameter(value))

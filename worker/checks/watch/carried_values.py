@@ -7,9 +7,13 @@ from worker.checks.findings import Finding
 from worker.checks.watch.kept.kept_values import short_name
 from worker.checks.watch.named_paths import of_any_entry
 
-_SHOWN = 3  # of the same attribute of objects in a list
+_MOST_SHOWN = 20  # in one message; of the same attribute of objects in a list, one
 
 _REMEDIES = {
+    "count": (
+        "the loop counts its steps with {it}, and a restart would count from the first one again: behind the with of "
+        'the run write {line}, or keep {it} in run.state["{name}"], or give the name to leave_out= if it may begin anew'
+    ),
     "untaken": (
         "the loop carries {it} from step to step, and puts {it} into run.state, but nothing takes {it} from there: "
         'behind the with of the run write {name} = run.state["{name}"], or whatever {it} has there as its name, with '
@@ -39,6 +43,11 @@ _REMEDIES = {
         "each step reads {it} further, and a restart would read from where the script begins: go through the data with "
         'run.batches, or keep the position, as in run.state["{name}"] = {path}.tell(), and seek it behind the with, '
         "or give the name to leave_out= if it may begin anew"
+    ),
+    "database": (
+        "no checkpoint has what is in {it}, a database in memory, and a restart would begin with an empty one: keep "
+        'what training reads of it in run.state, as in run.state["{name}"] = list({path}.iterdump()), and fill it from '
+        "that behind the with, or give the name to leave_out= if it may begin anew"
     ),
     "log": (
         "no checkpoint has the length of {it}, and a restart would begin another file: put {it} into run.state, as in "
@@ -115,8 +124,8 @@ _REMEDIES = {
         "to leave_out= if it may begin anew"
     ),
 }
-"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`, `path`, `owner`: the first
-one's, what to call it in the state, and how the script comes to it and to what has it."""
+"""By kind: `it`, `one`: what to call the values, of which there may be several; `name`, `path`, `owner`, `line`: the
+first one's, what to call it in the state, how the script comes to it and to what has it, and which line it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,28 +136,27 @@ class CarriedValue:
     text: str
     is_library: bool
     kind: str
+    line: str = ""
+    """Which the script needs, if there is one for this value alone."""
 
 
 def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
-    groups: dict[tuple[bool, str], list[CarriedValue]] = {}
+    groups: dict[tuple[bool, str, str], list[CarriedValue]] = {}
     for value in named:
         kind = value.kind if value.kind in _REMEDIES else "attribute" if "." in value.path else "value"
-        groups.setdefault((value.is_library, kind), []).append(value)
+        groups.setdefault((value.is_library, kind, value.line), []).append(value)
     return [Finding(text, _remedy(group)) for group in groups.values() for text in _texts(group)]
 
 
 def _texts(group: Sequence[CarriedValue]) -> list[str]:
-    """What is shown of each value; of the same attribute of many objects in a list, of some."""
+    """What is shown of each value, up to a number of them; of the same attribute of many objects in a list, one."""
     alike: dict[str, list[str]] = {}
     for value in group:
         alike.setdefault(of_any_entry(value.path) or value.path, []).append(value.text)
-    shown: list[str] = []
-    for texts in alike.values():
-        shown += texts[:_SHOWN]
-        if len(texts) > _SHOWN:
-            shown[-1] += f" and {len(texts) - _SHOWN} more like it"
-    return shown
+    shown = [texts[0] + (f" and {len(texts) - 1} more like it" if len(texts) > 1 else "") for texts in alike.values()]
+    left_out = len(shown) - _MOST_SHOWN
+    return shown if left_out <= 0 else [*shown[: _MOST_SHOWN - 1], f"{shown[_MOST_SHOWN - 1]} and {left_out} others"]
 
 
 def _remedy(group: Sequence[CarriedValue]) -> str:
@@ -161,7 +169,7 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
         )
     if first.kind in _REMEDIES:
         owner = first.path.rpartition(".")[0]
-        return _REMEDIES[first.kind].format(it=it, one=one, name=name, path=first.path, owner=owner)
+        return _REMEDIES[first.kind].format(it=it, one=one, name=name, path=first.path, owner=owner, line=first.line)
     kept = f'keep {one} in run.state{"" if len(group) == 1 else ", as in run.state"}["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"

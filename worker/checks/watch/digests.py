@@ -10,6 +10,7 @@ import enum
 import fractions
 import gc
 import itertools
+import operator
 import sys
 import types
 import uuid
@@ -239,6 +240,13 @@ def frame_of(generator: Any) -> types.FrameType | None:
     return next(iter(frames), None)
 
 
+class _Sequence:
+    """What Python reads by number."""
+
+    def __getitem__(self, number: int) -> int:
+        raise IndexError(number)
+
+
 _BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {
     kind: kind.__reduce__
     for kind in (
@@ -247,6 +255,7 @@ _BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {
         itertools.repeat, itertools.product, itertools.permutations, itertools.combinations, itertools.accumulate,
         itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.filterfalse,
         itertools.zip_longest, itertools.combinations_with_replacement, type(itertools.tee([])[0]),
+        type(iter(_Sequence())),
     )
     if hasattr(kind, "__reduce__")
 }  # fmt: skip
@@ -271,6 +280,8 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
     if (reduce := _BUILT_IN_ITERATORS.get(type(iterator))) is not None:
         reduced = reduce(iterator)
         return _digest_held(reduced[1:] if isinstance(reduced, tuple) else [reduced], depth)
+    if type(iterator).__module__ in ("builtins", "_collections") and "__length_hint__" in vars(type(iterator)):
+        return digest_plain(operator.length_hint(iterator))  # of the values or items of a dict, of a deque, of bytes
     if isinstance(iterator, _AROUND_OTHERS):
         return _digest_held(gc.get_referents(iterator), depth)
     if (number := getattr(iterator, "_num_yielded", None)) is not None:  # of PyTorch's DataLoader

@@ -10,6 +10,7 @@ from typing import Any
 from worker.checks.watch.clocks import a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
 from worker.checks.watch.code.attribute_readers import AttributeReaders
+from worker.checks.watch.code.fills import is_filled_first
 from worker.checks.watch.code.instructions import measured_names, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame
 from worker.checks.watch.kept.kept_values import Kept, Reached, short_name
@@ -123,6 +124,14 @@ class Look:
         kind = self._readers.kind_at(now.owner)
         is_read = self._order is None or self._order.read_first(now.binding, now.owner, kind, is_data=True)
         return not (is_read or self._readers.may_read(now.binding, now.owner))
+
+    def is_filled_first(self, now: Reached) -> bool:
+        """Whether it is a buffer that each step fills whole before anything reads it."""
+        if now.kind not in ("array", "container") or now.binding is None:
+            return False
+        values = (frame.value_at(now.path) for frame in self.frames)
+        buffer = next((value for value in values if id(value) == now.identity), None)
+        return buffer is not None and is_filled_first(buffer, now.binding, self.frames, self._codes)
 
     def is_place_lost(
         self, path: str, placed: Placed, values: Mapping[str, Reached], before: Mapping[str, Reached]

@@ -10,15 +10,25 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_data
 from worker.checks.watch import digests
-from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached
-from worker.checks.watch.referents import Argument, Default, OfClass, Part, Setting, parts_of, parts_of_generator
+from worker.checks.watch.kept.kept_values import COMPARABLE, Kept, Reached, fields_of
+from worker.checks.watch.referents import (
+    Argument,
+    Default,
+    OfClass,
+    OfModule,
+    Part,
+    Setting,
+    parts_of,
+    parts_of_generator,
+)
 from worker.checks.watch.replaced_objects import Placed, is_object
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
@@ -29,7 +39,14 @@ from worker.checks.watch.script_objects import (
     names_in_code,
     package_of,
 )
-from worker.checks.watch.standard_objects import cached_draws, is_cache, is_queue, position_of_file, waiting_in
+from worker.checks.watch.standard_objects import (
+    cached_draws,
+    changes_of_database,
+    is_cache,
+    is_queue,
+    position_of_file,
+    waiting_in,
+)
 from worker.log_file import LogFile
 from worker.state.plain_values import own_attributes
 
@@ -40,9 +57,10 @@ _OTHER = object()
 class Search:
     """One search from some roots. `values`: what it has found; `kept`: plain values that checkpoints hold;
     `unreadable`: arrays that can't be read here; `codes`: the code of the script's functions on its way; `objects`: by
-    place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes; `traced`: each
-    `tf.function`, by name; `of_classes`: which class objects have, and the functions of classes; `arguments`: the paths
-    of what parameters have as their default; `ended`: that the time was over before all was seen."""
+    place, those of which other checks know the state; `kinds`: by id, `kind_of` what has attributes, and `there`, a
+    reference to it if it can be referred to weakly; `traced`: each `tf.function`, by name; `of_classes`: which class
+    objects have, and the functions of classes; `arguments`: the paths of what parameters have as their default;
+    `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float, *, is_of_data: bool = False) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it.
@@ -53,6 +71,7 @@ class Search:
         self.codes: set[types.CodeType] = set()
         self.objects: dict[str, Placed] = {}
         self.kinds: dict[int, Any] = {}
+        self.there: dict[int, weakref.ref[Any] | None] = {}
         self.traced: dict[str, Any] = {}
         self.of_classes: dict[str, Reached] = {}
         self.arguments: set[str] = set()
@@ -62,6 +81,7 @@ class Search:
         self._until = until
         self._seen: set[int] = set()
         self._names: set[str] = set()  # of the roots
+        self._of_modules: set[int] = set()  # the ids of PyTorch's parameters that modules have
         self._alive: list[Any] = []
         self._waiting: collections.deque[Part] = collections.deque()
 
@@ -89,11 +109,15 @@ class Search:
         if isinstance(binding, Argument):  # nobody binds it: the function has it as it was made
             self.arguments.add(path)
             binding = None
+        elif isinstance(binding, OfModule):
+            self._of_modules.add(id(value))
+            binding = None
         is_kept = (owner, binding) in self._kept.attributes
         if isinstance(value, digests.PLAIN):
             kind = "setting" if isinstance(binding, Setting) else "default" if isinstance(binding, Default) else "value"
             plain = Reached(path, kind, digests.digest_plain(value), 0, owner, binding, value)
             (self.kept if is_kept else self.values).setdefault(path, plain)
+            self._waiting.extend(_added_to_plain(path, value))
         elif not is_kept:
             self._visit_object(path, value, owner, binding)
 
@@ -115,8 +139,11 @@ class Search:
                 self._visit_objects_in(path, value)
             return
         self._alive.append(value)
+        if (taken := self._kept.entries.get(identity)) is not None:
+            self._waiting.extend(_other_entries(path, value, taken))
+            return
         if digests.is_array(value):
-            if not is_parameter(value):
+            if not self._is_of_named_module(value):
                 self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
             numbers: list[object] = []
@@ -124,6 +151,8 @@ class Search:
             self._add(path, _kind_of_container(value), digest, identity, owner, binding, numbers)
         elif is_queue(value):
             self._add(path, "queue", self._digest_container(path, waiting_in(value)), identity, owner, binding)
+        elif (changes := changes_of_database(value)) is not None:
+            self._add(path, "database", changes, identity, owner, binding)
         elif (position := position_of_file(value)) is not None:
             self._add(path, "file", position, identity, owner, binding)
         elif isinstance(value, LogFile):
@@ -140,10 +169,18 @@ class Search:
             if is_traced(value):
                 self.traced[path] = value
             self.kinds[identity] = kind_of(value)
+            kind = type(value)
+            can_be_referred_to = getattr(kind, "__weakrefoffset__", 0) != 0
+            self.there[identity] = weakref.ref(value) if can_be_referred_to else None
             self._waiting.extend(parts_of(path, value, self.codes))
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
+
+    def _is_of_named_module(self, array: Any) -> bool:
+        """Whether it is a tensor that is trained, of a module that the run names if it does not save it."""
+        is_of_module = self._kept.names_modules and id(array) in self._of_modules
+        return is_of_module and bool(getattr(array, "requires_grad", False))
 
     def _visit_objects_in(self, path: str, container: Any) -> None:
         """The objects in a container that a checkpoint holds, of which it may leave something out."""
@@ -194,8 +231,9 @@ class Search:
                 continue
             if digests.is_array(entry):
                 self._alive.append(entry)
-                parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
-            elif isinstance(entry, digests.CONTAINERS) and depth > 0:
+                is_left_out = self._is_of_named_module(entry)
+                parts.append(0 if is_left_out else self._digest_array(path + key, entry) or 0)
+            elif isinstance(entry, digests.CONTAINERS) and depth > 0 and id(entry) not in self._kept.entries:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
                 parts.append(self._digest_container(path + key, entry, depth - 1, outer or path, numbers))
@@ -246,9 +284,9 @@ class Search:
             return
         if digest is not None:
             self._add(path, "iterator", digest, identity, owner, binding)
-            self._waiting.extend(parts_of_generator(path, iterator))
         else:
             self._waiting.extend(parts_of(path, iterator, self.codes))
+        self._waiting.extend(parts_of_generator(path, iterator))
 
 
 def _function_of(value: Any) -> str | None:
@@ -280,6 +318,22 @@ def _beside_content(path: str, value: Any) -> Iterator[Part]:
         yield f"{path}.default_factory", value.default_factory, None, None
 
 
+def _added_to_plain(path: str, value: Any) -> Iterator[Part]:
+    """The attributes that a script has added to a number, a text or a member of an enumeration, of its own class."""
+    held = getattr(value, "__dict__", None)
+    for name, part in list(held.items()) if held and is_scripts_class(type(value)) else ():
+        if not name.startswith("_"):
+            yield f"{path}.{name}", part, id(value), name
+
+
+def _other_entries(path: str, container: Any, held: Collection[str]) -> Iterator[Part]:
+    """What a named tuple or a dictionary has besides what checkpoints hold of it."""
+    if (fields := fields_of(container)) is not None:
+        yield from ((f"{path}.{name}", value, None, None) for name, value in fields.items() if name not in held)
+    else:
+        yield from ((f"{path}[{key!r}]", value, None, None) for key, value in container.items() if key not in held)
+
+
 def _held_by(value: Any) -> Any:
     """The object of which it is a method, or itself."""
     return value.__self__ if isinstance(value, types.MethodType) else value
@@ -299,8 +353,3 @@ def _kind_of_container(container: Any) -> str:
 
 def _is_own(code: types.CodeType) -> bool:
     return f"{sys.modules['worker'].__path__[0]}/" in code.co_filename if "worker" in sys.modules else False
-
-
-def is_parameter(array: Any) -> bool:
-    """Whether a PyTorch tensor is trained, so that its optimizer's owner saves it."""
-    return bool(getattr(array, "requires_grad", False)) and bool(getattr(array, "is_leaf", False))

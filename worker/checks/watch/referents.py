@@ -6,15 +6,26 @@ each other. What frameworks keep in their own objects is not followed: for an ob
 attributes that its framework does not know, and its parts. Imports no framework.
 """
 
+import contextlib
 import functools
+import gc
 import sys
 import types
+import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from worker.checks.reachability import closure_of, globals_of, held_attributes, is_installed_file, locals_of
+from worker.checks.reachability import (
+    closure_of,
+    first_entries,
+    globals_of,
+    held_attributes,
+    is_installed_file,
+    locals_of,
+)
 from worker.checks.watch.digests import PLAIN, is_plain, locals_to_read
 from worker.checks.watch.replaced_objects import is_object
 from worker.checks.watch.script_objects import (
@@ -59,6 +70,12 @@ class Argument(str):
     __slots__ = ()
 
 
+class OfModule(str):
+    """The name of a parameter of a module of PyTorch."""
+
+    __slots__ = ()
+
+
 class OfClass(str):
     """The name of a method of a class, or `__class__` of an object, which is a change once it is another one."""
 
@@ -86,7 +103,14 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
         is_made = value.__name__ not in sys.modules  # by the script, as types.ModuleType("settings")
         if is_made or is_scripts(value.__name__, getattr(value, "__file__", None)):
             yield from _attributes_of(path, value, vars(value))
+    elif isinstance(value, weakref.ref):
+        yield path, value(), None, None
+    elif type(value) in weakref.ProxyTypes:
+        with contextlib.suppress(ReferenceError):  # what it stands for is gone
+            yield path, value.__repr__.__self__, None, None
     elif isinstance(value, type):
+        if is_scripts_class(type(value)):  # a metaclass
+            yield type(value).__name__, type(value), None, None
         if is_scripts_class(value) and not is_installed(cast("Any", value)):
             yield from _attributes_of(path, value, vars(value))
             yield from _methods_of(path, value)
@@ -95,12 +119,16 @@ def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part
 
 
 def parts_of_generator(path: str, iterator: Any) -> Iterator[Part]:
-    """The objects of a generator of the script's; numbers, arrays and iterators in it are part of its position."""
+    """The objects of a generator of the script's, in which numbers, arrays and iterators are part of its position; and
+    what an iterator of Python's own calls, as `map` and `iter(read, b"")` do."""
     if isinstance(iterator, types.GeneratorType):
         read = locals_to_read(iterator.gi_frame) if locals_of(iterator) else {}
         for name, value in read.items():
             if not (is_plain(value) or hasattr(type(value), "__next__")):
                 yield f"{path}.{name}", value, None, None
+    elif package_of(type(iterator)) in ("builtins", "itertools"):
+        called = [value for value in gc.get_referents(iterator) if isinstance(value, _CALLED)]
+        yield from ((f"{path}.__next__", value, None, None) for value in called)
 
 
 def _parts_of_function(path: str, function: types.FunctionType, codes: set[types.CodeType]) -> Iterator[Part]:
@@ -162,6 +190,7 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         return
     of_package = is_installed(cast("Any", kind))
     if of_package and not is_searched(kind):
+        yield from _callbacks_of(path, value)
         return
     if is_scripts_class(kind) and not of_package:
         yield kind.__name__, kind, None, None
@@ -176,6 +205,8 @@ def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
         yield from _parts_in_framework(path, value, framework)
     elif package_of(kind) not in sys.stdlib_module_names or kind in NAMESPACES:
         yield from _attributes_of(path, value, held_attributes(value))
+    else:
+        yield from _callbacks_of(path, value)
 
 
 def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iterator[Part]:
@@ -201,6 +232,29 @@ def _defaults_of(path: str, value: Any) -> Iterator[Part]:
 
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_CALLED = (*_FUNCTIONS, types.BuiltinMethodType)
+_RUN_ELSEWHERE = frozenset({"threading", "concurrent", "multiprocessing", "asyncio", "logging", "signal", "unittest"})
+"""Packages whose objects call functions beside training, or show what happens."""
+
+
+def _callbacks_of(path: str, value: Any, depth: int = 3) -> Iterator[Part]:
+    """The functions of the script that an object of a package has, as those which it is to call later."""
+    if package_of(type(value)) in SKIPPED | _RUN_ELSEWHERE:
+        return
+    for name, held in held_attributes(value).items():
+        yield from ((f"{path}.{name}", function, None, None) for function in _functions_in(held, depth))
+
+
+def _functions_in(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, _FUNCTIONS):
+        function = value.func if isinstance(value, functools.partial) else value
+        function = getattr(function, "__wrapped__", function)
+        code = getattr(function, "__code__", None)
+        if code is not None and is_scripts(getattr(function, "__module__", None) or "", code.co_filename):
+            yield getattr(value, "__wrapped__", value)
+    elif isinstance(value, list | tuple | dict | deque) and depth > 0:
+        for entry in first_entries(value.values() if isinstance(value, dict) else value):
+            yield from _functions_in(entry, depth - 1)
 
 
 def _functions_given_to(path: str, attributes: Mapping[str, Any]) -> Iterator[Part]:
@@ -255,7 +309,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
             for name, parameter in list(parameters.items()):
                 if parameter is not None:
                     yield f"{path}.{name}.requires_grad", bool(parameter.requires_grad), id(parameter), _REQUIRES_GRAD
-                    yield f"{path}.{name}", parameter, None, None
+                    yield f"{path}.{name}", parameter, None, OfModule(name)
                     yield from _functions_given_to(f"{path}.{name}", {"_backward_hooks": parameter._backward_hooks})
             buffers = held.get("_buffers", {})
             for name in list(held.get("_non_persistent_buffers_set", ())):

@@ -9,7 +9,7 @@ loss. Imports no framework.
 
 import types
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,20 +33,33 @@ class ReplacedObjects:
 
     def __init__(self) -> None:
         self._before: dict[str, weakref.ref[Any]] = {}
+        self._of_owners: dict[tuple[int, str | None], weakref.ref[Any]] = {}
+        self._owners: dict[str, int | None] = {}
         self._kinds: dict[str, type] = {}
         self._seen: dict[int, weakref.ref[Any]] = {}
 
-    def changed(self, placed: Mapping[str, Placed], kept: Collection[int]) -> list[tuple[str, Placed]]:
+    def changed(
+        self, placed: Mapping[str, Placed], kept: Collection[int], was_there: Callable[[int | None], bool]
+    ) -> list[tuple[str, Placed]]:
         """The places that hold another object than at the last look, with what is there now. `kept`: ids of objects
-        that checkpoints hold."""
-        changes = [
-            (path, place)
-            for path, place in placed.items()
-            if (before := self._before.get(path)) is not None
-            and before() is not place.value
-            and (id(place.value) in kept or self._was_seen(place.value) or self._is_of_another_class(path, place.value))
-        ]
+        that checkpoints hold; `was_there`: whether what has an id now had it at the last look, too, so that its
+        attributes are compared with its own, whichever name led to it then."""
+        changes = []
+        for path, place in placed.items():
+            before = self._before.get(path)
+            if place.owner is not None and place.owner != self._owners.get(path) and was_there(place.owner):
+                before = self._of_owners.get((place.owner, place.binding))
+            if before is None or before() is place.value:
+                continue
+            if id(place.value) in kept or self._was_seen(place.value) or self._is_of_another_class(path, place.value):
+                changes.append((path, place))
         self._before = {path: weakref.ref(place.value) for path, place in placed.items()}
+        self._owners = {path: place.owner for path, place in placed.items()}
+        self._of_owners = {
+            (place.owner, place.binding): self._before[path]
+            for path, place in placed.items()
+            if place.owner is not None
+        }
         self._kinds = {path: type(place.value) for path, place in placed.items()}
         self._seen = {id(place.value): self._before[path] for path, place in placed.items()}
         return changes
@@ -56,7 +69,7 @@ class ReplacedObjects:
         return seen is not None and seen() is value  # not another one that has its id now
 
     def _is_of_another_class(self, path: str, value: Any) -> bool:
-        return type(value) is not self._kinds[path] and package_of(type(value)) in FRAMEWORKS
+        return type(value) is not self._kinds.get(path, type(value)) and package_of(type(value)) in FRAMEWORKS
 
 
 _VALUES = (type, types.ModuleType, types.FunctionType, types.MethodType, *digests.PLAIN, *digests.CONTAINERS)

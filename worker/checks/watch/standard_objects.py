@@ -13,11 +13,13 @@ import ctypes
 import functools
 import io
 import itertools
+import mmap
 import os
 import sys
 import threading
 import types
 import weakref
+from _queue import SimpleQueue as _SimpleQueue
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,9 +59,14 @@ _CONTENT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (io.BytesIO, lambda value: None if value.closed else _part_of_bytes(value)),
     (io.StringIO, lambda value: None if value.closed else _part_of_text(value)),
     (contextvars.ContextVar, lambda value: value.get(None)),
-    ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), digests.part_of_buffer),
+    (contextvars.Context, lambda value: list(value.values())),
+    ((ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData), digests.part_of_buffer),
+    (ctypes._Pointer, lambda value: value.contents if value else None),
+    ((memoryview, mmap.mmap), lambda value: None if _is_for_reading(value) else digests.part_of_buffer(value)),
 )
 """Kinds, and how to read what one holds, or of much a part, without changing it."""
+_HASHES = frozenset({"_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3"})
+"""Modules of objects that hash what they are fed with."""
 _DRAWING = frozenset({
     "random", "rand", "randn", "randint", "randperm", "normal", "uniform", "shuffle", "sample", "choice", "permutation",
 })  # fmt: skip
@@ -83,18 +90,43 @@ def content_of(value: Any) -> Any:
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return digests.part_of_buffer(value.get_obj())
+    blocks = sys.modules.get("multiprocessing.shared_memory")
+    if blocks is not None and isinstance(value, blocks.SharedMemory):
+        return value.buf
+    if type(value).__module__ in _HASHES and not value.name.startswith("shake"):
+        return value.digest()
     return digests.part_of_frame(value)
+
+
+def _is_for_reading(buffer: Any) -> bool:
+    with memoryview(buffer) as view:
+        return view.readonly
 
 
 def is_queue(value: Any) -> bool:
     """Whether it is a queue of the standard library, which another thread or task may fill."""
     queues = [module.Queue for name in ("queue", "asyncio") if (module := sys.modules.get(name)) is not None]
-    return isinstance(value, tuple(queues))
+    return isinstance(value, (*queues, _SimpleQueue))
 
 
 def waiting_in(queue: Any) -> Any:
-    """What waits in such a queue, as a container."""
+    """What waits in such a queue, as a container; of a SimpleQueue, which does not show that, how much."""
+    if isinstance(queue, _SimpleQueue):
+        return [queue.qsize()]
     return queue.queue if hasattr(queue, "queue") else queue._queue  # asyncio's
+
+
+def changes_of_database(value: Any) -> int | None:
+    """How many rows a connection or a cursor has changed in a SQLite database that is in memory; None for others."""
+    sqlite3 = sys.modules.get("sqlite3")
+    if sqlite3 is None or not isinstance(value, sqlite3.Connection | sqlite3.Cursor):
+        return None
+    try:
+        connection = value if isinstance(value, sqlite3.Connection) else value.connection
+        is_file = any(place for _, _, place in sqlite3.Cursor(connection).execute("PRAGMA database_list"))
+        return None if is_file else connection.total_changes
+    except (sqlite3.Error, TypeError, ValueError):  # it is closed, of another thread, or gives rows of its own kind
+        return None
 
 
 def position_of_file(value: Any) -> int | None:

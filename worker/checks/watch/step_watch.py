@@ -84,6 +84,7 @@ class StepWatch:
         self._names = CarriedNames(state, self._named)
         self._before: dict[str, Reached] = {}
         self._of_classes_before: dict[str, Reached] = {}
+        self._there_before: dict[int, weakref.ref[Any] | None] = {}
         self._objects = ReplacedObjects()
         # by a pass or a call, at the last look; alive, so that no other has its id now
         self._lists_made: list[Any] = []
@@ -164,7 +165,7 @@ class StepWatch:
         self.is_cut_short = self.is_cut_short or search.ended
         self._note_unreadable(look)
         self._before, self._codes, self._epoch = search.values, self._codes | search.codes, epoch
-        self._of_classes_before = search.of_classes
+        self._of_classes_before, self._there_before = search.of_classes, search.there
         self._note_made(look)
         # what a clock showed before the last look may have moved to another name since
         self._clocks_since, self._looked_at = self._looked_at, time.monotonic()
@@ -211,7 +212,7 @@ class StepWatch:
         variables = environment_of(frame.frame.f_code for frame in frames)
         roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code))
+            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
             for name in sorted(frame.read - into_state.keys()):
                 is_count = is_made_from_run(name, frame) and not is_count_before_loops(name, frame)
                 if name in self._named or "[" in name or is_count:
@@ -228,8 +229,12 @@ class StepWatch:
             return
         of_entries = self._named.of_entries()
         compared = [(self._before, look.search.values), (self._of_classes_before, look.search.of_classes)]
-        for before, now in ((known.get(path), now) for known, found in compared for path, now in found.items()):
-            if before is None or before.digest == now.digest or not look.is_lost(now, before) or look.is_unread(now):
+        for before, now in (
+            (before, now) for known, found in compared for before, now in self._with_before(known, found)
+        ):
+            if before is None or before.digest == now.digest or not look.is_lost(now, before):
+                continue
+            if look.is_unread(now) or look.is_filled_first(now):
                 continue
             if now.kind == "file" and look.seeks:
                 continue  # a step reads where it wants to
@@ -244,10 +249,31 @@ class StepWatch:
             is_argument = name in look.search.arguments and now.kind in ("value", "array", "container", "mapping")
             yield self._name(name, place or "changed by a step", "argument" if is_argument else now.kind)
 
+    def _with_before(
+        self, known: Mapping[str, Reached], found: Mapping[str, Reached]
+    ) -> Iterator[tuple[Reached | None, Reached]]:
+        """Each value, with what it was. A name may stand for several objects in turn, as `self` does where one method
+        trains each of a list: an attribute of one that was there before is compared with its own."""
+        of_owners = {(was.owner, was.binding): was for was in known.values()}
+        for path, now in found.items():
+            before = known.get(path)
+            is_other = now.owner is not None and (before is None or before.owner != now.owner)
+            yield of_owners.get((now.owner, now.binding)) if is_other and self._was_there(now.owner) else before, now
+
+    def _was_there(self, identity: int | None) -> bool:
+        """Whether the object of this id was there at the last look."""
+        if identity not in self._there_before:
+            return False
+        before = self._there_before[identity]
+        return before is None or before() is not None
+
     def _replaced(self, look: Look) -> Iterator[CarriedValue]:
         """The places that hold another object than at the last look."""
-        for path, placed in self._objects.changed(look.search.objects, look.kept.identities):
+        for path, placed in self._objects.changed(look.search.objects, look.kept.identities, self._was_there):
             name = placed.container or path
+            now, then = look.search.values.get(name), self._before.get(name)
+            if now is not None and then is not None and now.owner != then.owner and self._was_there(now.owner):
+                continue  # the list of another object
             if name in self._named or not look.is_place_lost(path, placed, look.search.values, self._before):
                 continue
             place = look.place_of(Reached(name, "object", 0, 0, placed.owner, placed.binding))

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.checks.reachability import closure_of
+from worker.checks.watch.code.python_calls import names_traced
 from worker.checks.watch.digests import PLAIN, digest_plain
 from worker.checks.watch.kept.kept_values import Kept, Reached
 from worker.checks.watch.reached_values import Search
-from worker.checks.watch.script_objects import is_traced, names_in_code
+from worker.checks.watch.script_objects import is_traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,10 @@ def _roots_of(path: str, function: Any) -> list[tuple[str, Any]]:
 
 def _names_read(own: types.CodeType | None, codes: Iterable[types.CodeType]) -> frozenset[str]:
     """The names in a function's own code and in that of the functions that it calls, as far as their names show it."""
-    left, names = list(codes), _CALLED.union(names_in_code(own) if own is not None else ())
+    left, names = list(codes), _CALLED.union(names_traced(own) if own is not None else ())
     while called := [code for code in left if code.co_name in names]:
         left = [code for code in left if code not in called]
-        names = names.union(*map(names_in_code, called))
+        names = names.union(*map(names_traced, called))
     return names - _CALLED
 
 

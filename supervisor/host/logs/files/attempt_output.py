@@ -114,9 +114,19 @@ class AttemptOutput:
             if part.written_ns < at_ns:
                 part.begin = part.end
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing left to read, no remark either."""
+        return not (self.size or self._remark)
+
     def end_position(self) -> LogPosition | None:
-        """The position behind the last byte; None if that is in a compressed file. Raises OSError."""
-        last = self._parts[-1] if self._parts else None
+        """The position behind the last byte; None if that is in a compressed file. Raises OSError.
+
+        It is not in a file to which nobody has written yet: where another program has moved the log and made a new one,
+        the logger writes to the moved one for a moment.
+        """
+        written = [part for part in self._parts if part.end] or self._parts
+        last = written[-1] if written else None
         if last is None or isinstance(last.file, _CompressedFile):
             return None
         return position_in(last.file.fileno(), last.end)

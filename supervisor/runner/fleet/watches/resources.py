@@ -10,7 +10,7 @@ import structlog
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
-from supervisor.host.health_checks import HealthChecks
+from supervisor.host.health_checks import HealthChecks, NotRun
 from supervisor.host.resources import usage
 from supervisor.protocol.plurals import counted
 from supervisor.runner.attempt.launching import command_beside
@@ -134,8 +134,14 @@ class ResourceWatch:
         check = command_beside(config, "healthcheck_command", command, runner.pid, self._environment)
         try:
             why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
+        except NotRun as error:  # its user's directory may be away, or the host has no process to spare
+            if runner.attempt == known.attempt and runner.records.process.health_unknown != str(error):
+                runner.records.process.health_unknown = str(error)
+                log.error("health.unknown", program=runner.name, why=str(error), effect="the program goes on")
+            return
         finally:
             known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
+        runner.records.process.health_unknown = None
         known.failures = 0 if why is None else known.failures + 1
         if why is None:
             return

@@ -1051,3 +1051,84 @@ def test_a_method_of_another_object_is_named() -> None:
             trainer.step = trainer.pairs[1].step
 
     assert "trainer.step" in run.named
+
+
+class Pupil:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parts = [SimpleNamespace(kind=name)]
+        self.loss, self.count = 0.0, 0
+
+    def train(self, run: Run, *, counts: bool = False) -> None:
+        for batch in run.batches(DATA):
+            self.loss = batch * len(self.name)
+            if counts:
+                self.count += 1
+            run.step_done(loss=self.loss + self.count)
+
+
+@pytest.mark.parametrize(("counts", "named"), [(False, set()), (True, {"count"})])
+def test_one_object_after_another_under_one_name_is_no_change(counts: bool, named: set[str]) -> None:
+    code = test_one_object_after_another_under_one_name_is_no_change.__code__
+    run, pupils = Run(entered=Entered(code, code.co_firstlineno)), [Pupil("a"), Pupil("bb")]
+    for epoch in run.epochs(4):
+        pupils[epoch % 2].train(run, counts=counts)
+
+    assert {name.rpartition(".")[2] for name in run.named} == named
+
+
+def test_the_change_of_an_object_is_named_though_another_has_its_name_now() -> None:
+    run, agents = Run(), [Pupil("a"), Pupil("bb")]
+    for number in range(4):
+        agent = agents[number % 2]
+        agents[1 - number % 2].count += 1
+        run.step_done(loss=float(agent.count))
+
+    assert any(name.endswith(".count") for name in run.named)
+
+
+def counted_before_the_step(run: Run) -> None:
+    count = 0
+    while count < 3:
+        count += 1
+        run.step_done(loss=float(count))
+
+
+def counted_behind_the_step(run: Run) -> None:
+    count = 1
+    while count < 4:
+        run.step_done(loss=float(count))
+        count += 1
+
+
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [(counted_before_the_step, "count = run.step"), (counted_behind_the_step, "count = run.step + 1")],
+)
+def test_what_counts_the_steps_is_told_its_line(loop: Callable[[Run], None], line: str) -> None:
+    run = Run()
+    loop(run)
+
+    assert run.named == ["count"]
+    assert f"write {line}, or" in run.remedies[0]
+
+
+def test_what_counts_on_from_the_run_is_not_named() -> None:
+    run = Run()
+    count = run.step
+    while count < 3:
+        count += 1
+        run.step_done(loss=float(count))
+
+    assert run.named == []
+
+
+def test_a_state_of_another_object_keeps_nothing() -> None:
+    run, trainer = Run(), SimpleNamespace(state={"step": 0})
+    best = 0.0
+    for batch in run.batches(DATA):
+        print(trainer.state, best)
+        best = max(best, batch)
+        run.step_done(loss=best)
+
+    assert run.named == ["best"]

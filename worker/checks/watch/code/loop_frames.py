@@ -9,7 +9,8 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.code.bytecode import flow_of
 from worker.checks.watch.code.instructions import stored_names
-from worker.checks.watch.code.loop_heads import attributes_set_in_heads
+from worker.checks.watch.code.loop_heads import attributes_set_in_heads, value_named
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, package_of
 
 
@@ -41,6 +42,17 @@ class LoopFrame(RunFrame):
     """Its parameters and other variables of its own that no loop around the step assigns: each call makes them anew."""
     begins_at: int | None
     """Behind which line the code is that a start runs once; None: each pass of a loop calls it."""
+
+    def value_at(self, path: str) -> Any:
+        """What a name of the frame, or an attribute behind names, is; None if that is not known."""
+        if not path.replace(".", "").isidentifier():
+            return None
+        return value_named(ast.parse(path, mode="eval").body, self.values)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What its names are now, those of its module among them."""
+        return ChainMap(dict(self.frame.f_locals), self.frame.f_globals)
 
     @property
     def made_before_loops(self) -> frozenset[str]:
@@ -192,10 +204,30 @@ def _named_in_modules(node: ast.expr, frame: LoopFrame) -> Any:
 
 
 def is_made_from_run(name: str, frame: LoopFrame) -> bool:
-    """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
+    """Whether each value that a name gets is made from the run's own count: `step = run.step`, also if each step then
+    adds one."""
     function = loop_source.function_of(frame.frame.f_code)
     values = loop_source.assigned_values(function, name) if function is not None else []
+    if (counted := counted_steps(name, frame)) is not None:
+        values = [value for value in values if value is not counted.value]
     return bool(values) and all(_reads_run(value, name, frame) for value in values)
+
+
+def counted_steps(name: str, frame: LoopFrame) -> ast.AugAssign | None:
+    """The statement by which each pass of the innermost loop around the step adds one to a name; None if there is none,
+    or other statements of the loops there assign it, too."""
+    function, line = loop_source.function_of(frame.frame.f_code), frame.frame.f_lineno
+    loops = list(loop_source.loops_around(function, line)) if function is not None else []
+    loops = [loop for loop in loops if loop.lineno > (frame.begins_at or 0)]
+    if not loops or len(loop_source.assigned_values(loops[0], name)) != 1:
+        return None
+    for statement in loops[-1].body:
+        match statement:
+            case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=ast.Constant(value=1)) if target == name:
+                return statement
+            case _ if any(isinstance(part, ast.Continue) for part in ast.walk(statement)):
+                return None
+    return None
 
 
 def is_count_before_loops(name: str, frame: LoopFrame) -> bool:

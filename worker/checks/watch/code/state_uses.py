@@ -3,49 +3,85 @@
 import ast
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import TypeGuard
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeGuard
 
 from worker.checks import loop_source
+from worker.checks.loop_lines import calls, name_of_call
+from worker.checks.watch.code.loop_heads import value_named
+from worker.state.run_state import RunState
 
 Keys = frozenset[str | None]
 """Names of entries; None: which ones is not known."""
 
 
-@functools.lru_cache(maxsize=256)
-def names_put_into_state(function: loop_source.Function | None) -> Mapping[str, Keys]:
-    """Names whose value a statement of the function puts into `run.state`, with the entries that get it.
+_SHOWING = frozenset({"print", "pprint", "debug", "info", "warning", "error", "log", "write", "len", "str", "repr"})
+"""Names of functions that put nothing into what they get."""
+
+
+def names_put_into_state(function: loop_source.Function | None, values: Mapping[str, Any]) -> Mapping[str, Keys]:
+    """Names whose value a statement of the function puts into `run.state`, with the entries that get it. `values`: of
+    the function's names, by which the `state` of another object is known.
 
     What an entry is only changed by (`run.state["losses"].append(loss)`, `run.state["sum"] += loss`) is not put there.
     """
+    if function is None:
+        return {}
+    others = [node for node in _states_in(function) if _is_of_another_object(node, values)]
+    return _names_put(function, frozenset(map(ast.unparse, others)))
+
+
+@functools.lru_cache(maxsize=256)
+def _states_in(function: loop_source.Function) -> tuple[ast.Attribute, ...]:
+    return tuple(node for node in ast.walk(function) if isinstance(node, ast.Attribute) and node.attr == "state")
+
+
+def _is_of_another_object(node: ast.Attribute, values: Mapping[str, Any]) -> bool:
+    """Whether it is the `state` of an object that is known to be no run, as of a trainer or an environment."""
+    holder = value_named(node.value, values)
+    if holder is None or hasattr(type(holder), "step_done"):
+        return False
+    held = value_named(node, values)
+    return held is not None and not isinstance(held, RunState | property)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_put(function: loop_source.Function, others: Collection[str]) -> Mapping[str, Keys]:
     put: dict[str, Keys] = {}
-    for statement in loop_source.statements(function.body) if function is not None else ():
-        for name, key in _put_by(statement):
+    for statement in loop_source.statements(function.body):
+        for name, key in _put_by(statement, others):
             put[name] = put.get(name, frozenset()) | {key}
     return put
 
 
-def _put_by(statement: ast.stmt) -> Iterator[tuple[str, str | None]]:
+def _put_by(statement: ast.stmt, others: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """`others`: the `state` of other objects, as text."""
+
+    def is_state(node: ast.AST) -> bool:
+        return _is_state(node) and ast.unparse(node) not in others
+
+    def reads_state(node: ast.AST) -> bool:
+        return any(map(is_state, ast.walk(node)))
+
+    def gives_state(call: ast.Call) -> bool:
+        """Whether a function gets it that may put something there, and does not only show what is there."""
+        given = [*call.args, *(word.value for word in call.keywords)]
+        return any(map(is_state, given)) and name_of_call(call) not in _SHOWING
+
     match statement:
-        case ast.Assign(targets=targets, value=value) if not _reads_state(value):
+        case ast.Assign(targets=targets, value=value) if not reads_state(value):
             parts = list(itertools.chain.from_iterable(map(ast.walk, targets)))
-            entries = [part for part in parts if isinstance(part, ast.Subscript) and _is_state(part.value)]
+            entries = [part for part in parts if isinstance(part, ast.Subscript) and is_state(part.value)]
             for entry in entries:
                 yield from ((name, _constant(entry.slice)) for name in _names(value))
-            if not entries and any(map(_is_state, parts)):
+            if not entries and any(map(is_state, parts)):
                 yield from ((name, None) for name in _names(value))
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=called, attr="update"), args=given, keywords=named)) if (
-            _is_state(called)
+            is_state(called)
         ):
             yield from ((name, None) for value in given for name in _names(value))
             yield from ((name, keyword.arg) for keyword in named for name in _names(keyword.value))
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=entry), args=given, keywords=named)) if _reads_state(
-            entry
-        ):
-            values = [*given, *(keyword.value for keyword in named)]
-            if any(map(_reads_state, values)):
-                yield from ((name, None) for value in values for name in _names(value))
-        case ast.Expr(value=value) if _reads_state(value):
+        case ast.Expr(value=value) if any(map(gives_state, calls(value))):
             yield from ((name, None) for name in _names(value))
 
 
@@ -80,10 +116,6 @@ def _constant(node: ast.expr) -> str | None:
 
 def _names(node: ast.expr) -> Iterator[str]:
     return (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
-
-
-def _reads_state(node: ast.expr) -> bool:
-    return any(map(_is_state, ast.walk(node)))
 
 
 def _is_state(node: ast.AST) -> TypeGuard[ast.Attribute]:

@@ -30,14 +30,17 @@ def takes_by_computed_name(code: types.CodeType) -> bool:
 
 @functools.cache
 def used_whole(code: types.CodeType) -> frozenset[str]:
-    """The names and attributes of which a function, or a function inside it, uses more than an attribute."""
+    """The names and attributes, and entries under constants, of which a function, or a function inside it, uses more
+    than an attribute or such an entry."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
-    own = {
-        str(load.argval)
-        for load, following in itertools.pairwise(steps)
-        if load.opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST"))
-        and (following.opname != "LOAD_ATTR" or is_method(following) or following.argval in WHOLESALE)
-    }
+    own: set[str] = set()
+    for load, following, third in zip(steps, steps[1:], [*steps[2:], None], strict=False):
+        if not load.opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST")):
+            continue
+        if third is not None and third.opname == "BINARY_SUBSCR" and isinstance(following.argval, str):
+            own.add(following.argval)  # of the entry alone
+        elif following.opname != "LOAD_ATTR" or is_method(following) or following.argval in WHOLESALE:
+            own.add(str(load.argval))
     inner = [used_whole(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(own).union(*inner)
 

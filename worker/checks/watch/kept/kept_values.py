@@ -63,6 +63,10 @@ class Kept:
     names: set[str] = field(default_factory=set)
     contents: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
     partly: set[int] = field(default_factory=set)
+    entries: dict[int, Collection[str]] = field(default_factory=dict)
+    """By the id of a named tuple or a dictionary, the fields or keys of which they hold the value, and of no others."""
+    names_modules: bool = False
+    """Whether the run itself names the modules of PyTorch that they do not hold."""
     has_data: bool = False
     """Whether the run reads data, whose position they hold: other datasets are for evaluations then."""
     alive: list[Any] = field(default_factory=list)
@@ -110,6 +114,12 @@ class Kept:
                     waiting += (value for _, value in closure_of(part))
             self._ids_inside[id(item)] = known.keys()
         return self._ids_inside[id(item)]
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """The fields of a named tuple, by name; None of anything else."""
+    names = getattr(type(value), "_fields", None)
+    return dict(zip(names, value, strict=False)) if isinstance(value, tuple) and isinstance(names, tuple) else None
 
 
 def short_name(path: str) -> str:

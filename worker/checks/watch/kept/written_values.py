@@ -9,15 +9,17 @@ from typing import Any
 
 from worker.checks.reachability import closure_of, held_attributes
 from worker.checks.watch import digests
+from worker.checks.watch.code.computed_names import attributes_computed
 from worker.checks.watch.code.written_names import WHOLESALE, takes_by_computed_name, used_whole, uses_itself
-from worker.checks.watch.kept.kept_values import Kept
+from worker.checks.watch.kept.kept_values import Kept, fields_of
 from worker.checks.watch.script_objects import FRAMEWORKS, SKIPPED, names_in_code, package_of, package_of_name
 from worker.checks.watch.standard_objects import NAMESPACES, content_of
 from worker.state.plain_values import own_attributes
 
 
-def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
-    """Takes as kept what functions can write: what they reach by the names in their code.
+def keep_written(kept: Kept, functions: Iterable[Any], read: Any = None) -> None:
+    """Takes as kept what functions can write: what they reach by the names in their code, and what their counterpart
+    `read` computes from that.
 
     They are a program's own that write its state to files. What they do with a value nobody knows, but a value whose
     name they do not have is not written.
@@ -49,15 +51,23 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
         listed = _listed_names(names, codes, [*(value for name, value in roots if name in names), *holders])
         names |= listed
     takes_all = not names.isdisjoint(WHOLESALE) or (is_computed and not listed)
-    written = _Written(names, frozenset().union(*map(used_whole, codes)) if takes_all else frozenset())
-    for name, value in roots:
-        _keep(kept, name, value, written.inside(name), seen)
+    used = frozenset[str]().union(*map(used_whole, codes))
     takes_itself = "__dict__" in names or any(map(uses_itself, codes))
-    for holder in holders:
-        if takes_all and not takes_itself:  # as in pickle.dumps((self.params, self.state))
-            _keep_attributes(kept, holder, written, seen)
-        else:
-            _keep(kept, "", holder, None if takes_all else written, seen)
+
+    def keep(names: Collection[str]) -> None:
+        written, known = _Written(names, used if takes_all else frozenset(), used), set(seen)
+        for name, value in roots:
+            _keep(kept, name, value, written.inside(name), known)
+        for holder in holders:
+            if takes_all and not takes_itself:  # as in pickle.dumps((self.params, self.state))
+                _keep_attributes(kept, holder, written, known)
+            else:
+                _keep(kept, "", holder, None if takes_all else written, known)
+
+    keep(names)
+    saved = {name for _, name in kept.attributes | kept.references} & names
+    if computed := attributes_computed(read, saved):
+        keep(names | computed)
 
 
 def _listed_names(names: Collection[str], codes: Iterable[types.CodeType], values: Iterable[Any]) -> set[str]:
@@ -92,14 +102,25 @@ def _constants_of(code: types.CodeType) -> Iterator[Any]:
 @dataclass(frozen=True, slots=True)
 class _Written:
     """What code takes of values. `names`: the attributes and names that it has; `whole`: those of which it takes
-    everything, as in `dumps(self.state)`, and not in `dumps(self.state.weights)`."""
+    everything, as in `dumps(self.state)`, and not in `dumps(self.state.weights)`; `used`: those of which it uses more
+    than attributes and entries under constants."""
 
     names: Collection[str]
     whole: Collection[str]
+    used: Collection[str] = ()
 
     def inside(self, name: str) -> "_Written | None":
         """What it takes of the value of a name; None: everything."""
         return None if name in self.whole else self
+
+    def entries_of(self, name: str, container: Any) -> dict[str, Any] | None:
+        """Which entries it takes of the value of a name, a named tuple or a dictionary, by the names of fields and
+        keys; None if it may take all."""
+        if name in self.used or name not in self.names:
+            return None
+        entries = dict(container) if isinstance(container, dict) else fields_of(container)
+        taken = {key: entry for key, entry in (entries or {}).items() if isinstance(key, str) and key in self.names}
+        return taken if taken and len(taken) < len(entries or ()) else None
 
 
 def _keep(kept: Kept, name: str, value: Any, written: _Written | None, seen: set[int]) -> None:
@@ -112,6 +133,10 @@ def _keep(kept: Kept, name: str, value: Any, written: _Written | None, seen: set
     kept.alive.append(value)
     if digests.is_array(value):
         kept.identities.add(id(value))
+    elif written is not None and (taken := written.entries_of(name, value)) is not None:
+        kept.entries[id(value)] = taken.keys()
+        for key, entry in taken.items():
+            _keep(kept, key, entry, written.inside(key), seen)
     elif isinstance(value, digests.CONTAINERS):
         kept.identities.add(id(value))
         if written is not None and written.names:

@@ -28,10 +28,36 @@ from worker.state.run_state import RunState
         ('run.state["losses"].append(loss)', {}),
         ('run.state.setdefault("losses", []).append(loss)', {}),
         ('state["best"] = best', {}),
+        ('print(run.state["best"], rate)', {}),
+        ("print(run.state, rate)", {}),
+        ('logger.info("%s %s", run.state["best"], rate)', {}),
+        ('heapq.heappush(run.state["heap"], rate)', {}),
     ],
 )
 def test_what_a_statement_puts_there(line: str, put: dict[str, set[str | None]]) -> None:
-    assert names_put_into_state(ast.parse(line)) == put
+    assert names_put_into_state(ast.parse(line), {}) == put
+
+
+class _Trainer:
+    def __init__(self) -> None:
+        self.state = {"step": 0}
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.state = RunState({})
+
+    def step_done(self) -> None:
+        """As that of a run."""
+
+
+@pytest.mark.parametrize("line", ["on_step(trainer.state, rate)", 'trainer.state["rate"] = rate'])
+def test_the_state_of_another_object_is_not_that_of_the_run(line: str) -> None:
+    tree = ast.parse(line)
+
+    assert "rate" not in names_put_into_state(tree, {"trainer": _Trainer()})
+    assert "rate" in names_put_into_state(tree, {"trainer": _Run()})
+    assert "rate" in names_put_into_state(tree, {})
 
 
 @pytest.mark.parametrize(
