@@ -1,11 +1,14 @@
 """What the rows of the table of metrics read of a program, in the event loop's thread."""
 
+import time
 from dataclasses import dataclass
+from functools import cached_property
 
 from supervisor.core.failures.restart import Cause
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.protocol.wire.launch import Interval
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.counters import ProgramCounters
@@ -15,14 +18,13 @@ BUDGETED = tuple(cause for cause in Cause if cause.traits.is_charged)
 """The causes that have a budget of restarts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeasuredProgram:
-    """Of a job: `flush_expected_s`, as far as known, the newest `proof`, and how its `mirror` stands."""
+    """A program and, of a job, how long a flush of it will take, as far as known; `proofs` are of all jobs."""
 
     runner: Runner
     flush_expected_s: float | None
-    proof: ProofReport | None
-    mirror: MirrorStatus | None
+    proofs: Proofs
 
     @property
     def counters(self) -> ProgramCounters:
@@ -38,6 +40,22 @@ class MeasuredProgram:
     def checkpoint(self) -> LatestCheckpoint | None:
         """Its newest one."""
         return self.training.checkpoint
+
+    @property
+    def state_s(self) -> dict[str, float]:
+        """How long it was in each state, up to now."""
+        self.runner.records.goodput.count_state(self.runner.state, time.monotonic())
+        return self.runner.records.goodput.state_s
+
+    @cached_property
+    def mirror(self) -> MirrorStatus | None:
+        """How its mirror stands; None if it has none."""
+        return None if self.runner.mirror is None else self.runner.mirror.status
+
+    @property
+    def proof(self) -> ProofReport | None:
+        """The newest one that came to a verdict."""
+        return self.proofs.newest(self.runner.name)
 
     @property
     def is_exact(self) -> bool | None:

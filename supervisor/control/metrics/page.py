@@ -169,7 +169,7 @@ def _family(metric: Metric, programs: Iterable[ProgramSample]) -> MetricFamily:
     family = MetricFamily(metric.name, metric.kind, metric.text, labels)
     for program in programs:
         value = program.values.get(metric.name)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             for word, number in value.items():
                 family.add(number, program.name, word)
         else:

@@ -13,19 +13,17 @@ from supervisor.core.gpus.records import WEEKS_S
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import State
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
-from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import PoolCounts
-from supervisor.runner.program.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSample:
-    """A program at one moment. `values`: by metric; what is not known is None, and what is of jobs, only theirs."""
+    """A program at one moment. `values`: by metric; None if it is not known, and missing if it can't be computed."""
 
     name: str
     state: State
-    values: Mapping[str, Value | Mapping[str, float]]
+    values: Mapping[str, Value | dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +69,15 @@ def take_sample(context: CommandContext) -> Sample:
     runners, expected_s = context.programs.runners, context.expected_times.flush_times_s()
     programs, broken = list[ProgramSample](), set[str]()
     for name in sorted(runners):
-        try:
-            programs.append(_program(runners[name], expected_s.get(name), context.proofs))
-        except Exception as error:  # noqa: BLE001 - it must not hide the others
-            not_shown(name, error)
-            broken.add(name)
+        measured = MeasuredProgram(runners[name], expected_s.get(name), context.proofs)
+        values = dict[str, Value | dict[str, float]]()
+        for metric in (*PROGRAMS, *LABELLED, *(JOBS if runners[name].config.job is not None else ())):
+            try:
+                values[metric.name] = _plain(metric.value(measured))
+            except Exception as error:  # noqa: BLE001 - it must not hide the others
+                not_shown(name, error)
+                broken.add(name)
+        programs.append(ProgramSample(name, runners[name].state, values))
     return Sample(
         tuple(programs),
         _notices(context.notices, time.monotonic()),
@@ -117,16 +119,10 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
     )
 
 
-def _program(runner: Runner, flush_expected_s: float | None, proofs: Proofs) -> ProgramSample:
-    runner.records.goodput.count_state(runner.state, time.monotonic())
-    mirror = None if runner.mirror is None else runner.mirror.status
-    measured = MeasuredProgram(runner, flush_expected_s, proofs.newest(runner.name), mirror)
-    metrics = (*PROGRAMS, *LABELLED, *(JOBS if runner.config.job is not None else ()))
-    return ProgramSample(runner.name, runner.state, {metric.name: _plain(metric.value(measured)) for metric in metrics})
-
-
-def _plain(value: Value | Mapping[str, float]) -> Value | Mapping[str, float]:
+def _plain(value: Value | dict[str, float]) -> Value | dict[str, float]:
     """The value as it is now. Raises TypeError or ValueError for what is no number."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, tuple):
+        return value
+    if isinstance(value, dict):
         return {str(word): float(number) for word, number in value.items()}
-    return value if value is None or isinstance(value, tuple) else float(value)
+    return float(value)

@@ -1,6 +1,6 @@
 """The metrics of programs and jobs: name, type, meaning, and where the value comes from; one row for each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ class Metric:
     name: str
     kind: MetricType
     text: str
-    value: Callable[[MeasuredProgram], Value | Mapping[str, float]]
+    value: Callable[[MeasuredProgram], Value | dict[str, float]]
     label: str | None = None
 
 
@@ -101,7 +101,7 @@ LABELLED = (
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
         "Time spent in each of these: starting, running, flushing, stopping, backoff, down.",
-        lambda of: of.runner.records.goodput.state_s,
+        lambda of: of.state_s,
         label="spent",
     ),
     Metric(
