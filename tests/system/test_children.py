@@ -1,7 +1,7 @@
 """Nothing of a user's is executed as root: every kind of child of a root daemon, with a canary in every variable.
 
 A kind of child that is new has to be added to `STARTS`, and to the daemon of `test_no_variable_...` that starts them
-all, or these tests fail.
+all but the next daemon, or these tests fail.
 """
 
 import ast
@@ -41,13 +41,14 @@ STARTS = {
     ("supervisor.host.service.service_end", "ask_tool"): "systemctl list-jobs",
     ("supervisor.host.slurm", "ask_tool"): "scontrol",
     ("supervisor.host.processes.stacks", "ask_tool"): "py-spy",
+    ("supervisor.host.service.next_daemon", "start_configured"): "the check of what a reload is about to become",
 }
 """The places in the daemon that start a process, by module and function of `supervisor.host.children`."""
 
 OTHERS = {
     "supervisor.host.children": "the one way",
-    "supervisor.daemon": "becomes a fresh daemon (exec)",
     "supervisor.host.service.background": "goes into the background (fork)",
+    "supervisor.host.service.next_daemon": "becomes a fresh daemon (exec), in the same environment as it was checked",
     "supervisor.host.logs.logger": "goes into the background (fork)",
     "supervisor.pidproxy": "a command of its own, which runs as a program's process",
     "supervisor.slurm_batch": "a command of its own, which runs as the user of a batch job",

@@ -202,7 +202,9 @@ def test_two_signals_at_once_are_one_and_jobs_flush(tmp_path: Path):
 
 
 def test_hung_job_is_aborted_and_relaunched_from_its_checkpoint(tmp_path: Path):
-    with Daemon(tmp_path, job("count", tmp_path, "hang_timeout=1", STEPS=100_000, FAIL="hang")) as daemon:
+    with Daemon(
+        tmp_path, job("count", tmp_path, "hang_timeout=1\nflush_timeout=1", STEPS=100_000, FAIL="hang")
+    ) as daemon:
         daemon.until(lambda: len(history(daemon, "count")) >= 2, "it was relaunched")
 
         assert history(daemon, "count")[0]["cause"] == "hang"

@@ -89,7 +89,7 @@ def test_a_new_name_that_may_not_restore_what_the_old_one_saved_stops_nothing(tm
         assert (refused["name"], refused["action"]) == ("old", "refused")
         assert "set restore_from_jobs = old in the section of new" in refused["text"]
         assert (heir["name"], heir["action"]) == ("new", "refused")
-        assert "old, which is left as it is, has its checkpoint_dir" in heir["text"]
+        assert "old has its checkpoint_dir as long as its own section is not applied" in heir["text"]
         assert [program["name"] for program in daemon.call("status")["programs"]] == ["old"]
         assert daemon.status("old")["pid"] == pid
         daemon.write(f"{renamed}restore_from_jobs=old\n")

@@ -63,7 +63,7 @@ def in_a_function(run: worker.Run) -> None:
     ("loop", "line", "instead"),
     [
         (ranged, "for epoch in range(3):", "for epoch in run.epochs(3):"),
-        (from_one, "for number in range(1, epochs + 1):", "for number in run.epochs(epochs):"),
+        (from_one, "for number in range(1, epochs + 1):", "for number in run.epochs(epochs): number += 1"),
         (counted, "while epoch < 3:", "for epoch in run.epochs(n):"),
         (in_a_function, "for epoch in range(3):", "for epoch in run.epochs(3):"),
     ],
