@@ -103,11 +103,9 @@ def build_daemon(
 ) -> DaemonParts:
     """Builds all parts, and starts the capture of what programs print. To be called in the event loop.
 
-    `place`: this node's among those that were given to the job; None if nobody gave any. `next_daemon`: the one that a
-    reload executes.
+    `place`: this node's among those that were given to the job; None if nobody gave any.
     """
-    settings = config.supervisord
-    runners: dict[str, Runner] = {}
+    settings, runners = config.supervisord, dict[str, Runner]()
     active_notices = ActiveNotices(settings.notice_grace)
     expected_times = ExpectedTimes(active_notices, runners)
     expected_times.load_history(ledger)
@@ -122,7 +120,6 @@ def build_daemon(
     notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
     programs = Programs(config, read_config, services, runners, watches.on_change, notices.post_current_notice)
     output.start(programs.on_output)
-    proofs = Proofs(runners, services)
     signals = SignalHandlers(exit_request, programs, notices, logs, daemon_log, systemd, settings.power_timeout)
     context = CommandContext(
         programs,
@@ -139,10 +136,10 @@ def build_daemon(
         hooks=services.hooks,
         drills=Drills(notices.add, notices.withdraw),
         listening=services.listeners,
-        proofs=proofs,
+        proofs=Proofs(runners, services),
         gpus=gpus,
     )
-    return DaemonParts(services, programs, proofs, notices, signals, context, watches)
+    return DaemonParts(services, programs, context.proofs, notices, signals, context, watches)
 
 
 def _build_services(

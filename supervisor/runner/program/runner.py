@@ -50,9 +50,8 @@ class Runner(ProgramView):
         super().__init__(config, services, log)
         self._on_change = on_change
         tasks = BackgroundTasks(log)
-        self._mailbox = Mailbox(
-            self._job, self._handle, self._settle, tasks, services.loop_share, services.ledger.together
-        )
+        share, together = services.loop_share, services.ledger.together
+        self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks, share, together)
         self.post = self._mailbox.post
         """Takes what happens to it. Events are handled in the order they came in, each to its end."""
         self.requests = WorkerRequests()

@@ -123,12 +123,7 @@ class Search:
 
     def _visit_object(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
         identity = id(value)
-        if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
-            where = self.of_classes if isinstance(binding, OfClass) else self.values
-            digest = digests.digest_plain(function)
-            where.setdefault(path, Reached(path, "object", digest, identity, owner, binding))
-        if binding is not None and path not in self._names and is_object(held := _held_by(value)):
-            self.objects.setdefault(path, Placed(held, owner, binding))
+        self._note_binding(path, value, owner, binding)
         if identity in self._seen:
             return
         self._seen.add(identity)
@@ -176,6 +171,15 @@ class Search:
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
+
+    def _note_binding(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
+        """What is bound there: that it is another one later is a change, though neither of them has changed."""
+        if owner is not None and (function := _function_of(value)) is not None:  # another step, another loss
+            where = self.of_classes if isinstance(binding, OfClass) else self.values
+            digest = digests.digest_plain(function)
+            where.setdefault(path, Reached(path, "object", digest, id(value), owner, binding))
+        if binding is not None and path not in self._names and is_object(held := _held_by(value)):
+            self.objects.setdefault(path, Placed(held, owner, binding))
 
     def _is_of_named_module(self, array: Any) -> bool:
         """Whether it is a tensor that is trained, of a module that the run names if it does not save it."""

@@ -24,11 +24,10 @@ def keep_written(kept: Kept, functions: Iterable[Any], read: Any = None) -> None
     They are a program's own that write its state to files. What they do with a value nobody knows, but a value whose
     name they do not have is not written.
     """
-    names: set[str] = set()
+    names, seen = set[str](), set[int]()
     written_by = list(functions)
     waiting = [getattr(function, "__func__", function) for function in written_by]
     holders = [method.__self__ for method in written_by if isinstance(method, types.MethodType)]
-    seen: set[int] = set()
     codes: list[types.CodeType] = []
     roots: list[tuple[str, Any]] = []
     while waiting:
