@@ -178,9 +178,10 @@ class MirrorClient:
             if not waiting.done():
                 waiting.set_exception(MirrorError(f"the mirror process ended: {last[0]}"))
 
-    def close(self) -> None:
-        """Ends the process; what it was doing is done again when it is asked for again."""
+    def close(self, why: str = "") -> None:
+        """Ends the process; what it was doing is done again when it is asked for again. `why`: for whom it was."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        self._words = why or self._words
         if self._process is not None:
             self._end(self._process)

@@ -1,12 +1,13 @@
 """Asks the mirror process, and says what is being asked: `status` shows it, as a store may take long to answer."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.config import ProgramConfig
 from supervisor.host.mirror import messages
-from supervisor.host.mirror.client import MirrorClient, Wanted
+from supervisor.host.mirror.client import MirrorClient, MirrorError, Wanted
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes import credentials
 from supervisor.protocol.mirror.keys import run_of, url_of_run
@@ -60,14 +61,31 @@ class MirrorQuestions:
         self._asked: _OpenQuestion | None = None
 
     async def ask(
-        self, what: str, question: messages.Question, kind: type[Wanted], checkpoint: str | None = None
+        self,
+        what: str,
+        question: messages.Question,
+        kind: type[Wanted],
+        checkpoint: str | None = None,
+        silence_s: float | None = None,
     ) -> Wanted:
-        """The answer to a question that `what` describes. Raises MirrorError, RunFenced."""
+        """The answer to a question that `what` describes. Raises MirrorError, RunFenced.
+
+        `silence_s`: MirrorError if neither an answer nor the beginning of a copy comes in so long; None: it is waited
+        for as long as the process tries.
+        """
         asked = self._asked = _OpenQuestion(what, checkpoint, time.monotonic())
         self._client.progress = None
+        answer = asyncio.ensure_future(self._client.ask(question, kind))
         try:
-            return await self._client.ask(question, kind)
+            await asyncio.wait({answer}, timeout=silence_s)
+            if not answer.done() and self._client.progress is None:
+                answer.cancel()
+                silence = f"the store did not answer within {silence_s:g} s"
+                self._client.close(silence)  # it is still at it, and would keep the next question waiting
+                raise MirrorError(silence)
+            return await answer
         finally:
+            answer.cancel()
             if self._asked is asked:
                 self._asked = None
 

@@ -18,6 +18,7 @@ from supervisor.runner.mirror.asking import MirrorQuestions, MirrorRequest
 from supervisor.runner.mirror.hold import RunHold, name_of
 from supervisor.runner.records.uploads import UploadDurations
 
+SILENCE_S = 30.0  # of a store, where there is a checkpoint here to go on from: its own limits add up to two minutes
 LOOK_TIMEOUT_S = 5.0  # how long a start on a new host waits to learn which numbers are used: else one attempt learns it
 
 
@@ -84,7 +85,12 @@ class StoreExchange:
             is_chosen=is_chosen,
         )
         try:
-            there = await self._questions.ask("fetching from the mirror", question, messages.FetchAnswer)
+            there = await self._questions.ask(
+                "fetching from the mirror",
+                question,
+                messages.FetchAnswer,
+                silence_s=None if name is None else SILENCE_S,
+            )
         except MirrorError as error:
             if error.other_run is not None:
                 self._learn(await self._look_only())  # which epoch follows, should the job go on from what is here
