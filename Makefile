@@ -18,7 +18,7 @@ demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing 
 	$(BIN)/python -m examples.demo
 
 # How many processes `make test` has: for two cores, as tests of the daemon wait for half of their time. Each takes up to 2 GB.
-AT_ONCE ?= 4
+AT_ONCE ?= 5
 # Files begin in the order of tests/tiers.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
