@@ -20,7 +20,7 @@ if not server:
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: it ends with the one that trains
 os.chdir(folder / ("here" if server else "there"))
 
-import tensorflow as tf  # noqa: E402 - each process by itself
+import tensorflow as tf  # noqa: E402 - after the fork
 
 if not server:
     tf.distribute.Server({"worker": [address]}, job_name="worker", task_index=0).join()

@@ -1,12 +1,12 @@
 """A job that was meant to train on GPUs and sees none says so, with the reason from TensorFlow's log."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from worker.devices.gpu_check import VISIBLE, asked_gpus, reason_in
 
 MISMATCH = (
@@ -58,21 +58,18 @@ def test_a_log_without_a_reason_gives_none():
 @pytest.mark.integration
 @pytest.mark.slow  # TensorFlow is imported anew: its reason is in what it says then
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="needs a host without GPUs")
-def test_a_process_that_is_to_use_two_gpus_of_none_says_so_and_replicas_min_makes_it_an_end():
-    code = (
-        "from worker.devices.gpu_check import missing_gpus\n"
-        "print(missing_gpus(), flush=True)\n"
+def test_a_process_that_is_to_use_two_gpus_of_none_says_so_and_replicas_min_makes_it_an_end(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(
         "from supervisor.protocol.wire.launch import Launch\n"
         "from worker.devices.strategies import build_strategy\n"
-        "build_strategy(Launch(replicas_min=2))"
+        "build_strategy(Launch(replicas_min=2))\n"
     )
 
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, VISIBLE: "0,1"}, capture_output=True, text=True, check=False
-    )
+    ended = forked.run([sys.executable, str(script)], env={**os.environ, VISIBLE: "0,1"}, timeout=120)
 
-    assert ended.stdout.startswith("asked for 2 GPUs, TensorFlow sees none: ")
-    assert "cuda" in ended.stdout.lower()
+    _, cause, reason = ended.stderr.partition("cannot train: asked for 2 GPUs, TensorFlow sees none: ")
     assert ended.returncode == 1
-    assert "cannot train: asked for 2 GPUs, TensorFlow sees none: " in ended.stderr
-    assert "replicas_min is 2" in ended.stderr
+    assert cause
+    assert "cuda" in reason.lower()
+    assert "replicas_min is 2" in reason

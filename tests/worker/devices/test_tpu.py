@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from supervisor.protocol.wire.launch import without_launch_variables
+from tests import forked
 from tests.places import ROOT
 from worker.devices import tpu
 
@@ -96,7 +96,7 @@ def test_checkpoints_are_of_this_process_where_variables_are_anothers(tmp_path: 
         (tmp_path / name).mkdir()
     environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    done = forked.run(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((tmp_path / "here" / "found.json").read_text())
 
