@@ -7,16 +7,10 @@ from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_his
 from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
 from supervisor.core.actions.explaining import explain, with_consequence
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
+from supervisor.core.actions.launching import launch, retry, short_life_pause_s
 from supervisor.core.actions.memory_copies import copies_are_blamed, settle_memory
-from supervisor.core.actions.transitions import (
-    enter,
-    give_up,
-    launch,
-    plain_program_started,
-    retry,
-    short_life_pause_s,
-    wait_for_storage,
-)
+from supervisor.core.actions.storage_waits import wait_for_storage
+from supervisor.core.actions.transitions import enter, give_up, plain_program_started
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account

@@ -1,51 +1,130 @@
-"""From the spawn to the first step."""
+"""Launches an attempt, now or later, and follows it from the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint
-from supervisor.core.actions.explaining import diagnose_safely, with_consequence
-from supervisor.core.actions.intents import start_with_full_budgets
 from supervisor.core.actions.memory_copies import restores_from_memory
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
-    USE_WORKER,
-    abort,
     enter,
     enter_running,
     give_up,
     kill,
-    launch,
     plain_program_started,
-    plain_start_s,
-    retry,
     running_deadline,
     starting_deadline,
-    terminate,
-    wait_for_start_paths,
-    wait_for_storage,
 )
-from supervisor.core.diagnosis.evidence import Evidence
+from supervisor.core.failures import restart
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.start_paths import waits_for_disk
-from supervisor.core.failures.storage import is_waited_for
-from supervisor.core.program import account
-from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, SendGo
+from supervisor.core.failures.storage import UNREADABLE_WAIT_S
+from supervisor.core.program import account, notice_plan
+from supervisor.core.program.effects import QuarantineCheckpoints, SelectCheckpoint, SendGo, Spawn
 from supervisor.core.program.events import (
     CheckpointSelected,
     Event,
     RestoreBegun,
-    SelectionFailed,
     SpawnDelayed,
-    SpawnFailed,
     SpawnSucceeded,
     StepsDone,
     TrainingRestored,
     WorkerMet,
 )
-from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.core.program.facts import AttemptFacts, Policy, ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older, Unexplained
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import parse_name
+
+
+def launch(facts: ProgramFacts, now: float) -> Effects:
+    """Starts a new attempt. A job's checkpoint is verified while its worker loads.
+
+    If a dependency is not ready, the program stays STOPPED until its next start request; a rank of a gang that has had
+    its attempt, until all begin again. If the host goes away before a job could save a step, the job waits in BACKOFF
+    for what becomes of the host.
+    """
+    policy = facts.policy
+    facts.waits_for_storage = facts.start_paths_missing = False
+    if facts.held_back:
+        enter(facts, State.STOPPED)
+        return []
+    if (until := notice_plan.no_start_before(facts, now)) is not None:
+        return wait_for_host(facts, until)
+    if policy.is_gang and facts.launched:
+        enter(facts, State.STOPPED)
+        return []
+    facts.attempt = max(facts.attempt, facts.attempts_used) + 1
+    facts.launched = True
+    facts.current = AttemptFacts(started_at=now, progressed_at=now, checkpoint_dir=policy.checkpoint_dir)
+    if facts.begin_at is not None and facts.begin_since is None:
+        facts.begin_since = facts.attempt
+    facts.reason, facts.waits_for_host = None, False
+    facts.hang_detector.start_attempt(now)
+    if not policy.is_job:
+        enter(facts, State.STARTING, now + plain_start_s(policy))
+        return [Spawn(facts.attempt)]
+    facts.current.startup_deadline_at = now + policy.startup_timeout
+    enter(facts, State.STARTING, starting_deadline(facts))
+    return [Spawn(facts.attempt, facts.microbatches), select_checkpoint(facts, now)]
+
+
+def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
+    """Enters BACKOFF, without a process, until it is known what becomes of the host."""
+    facts.waits_for_host = True
+    facts.current.flush = None
+    why = notice_plan.describe_notice(facts.notice) if facts.notice else "reason unknown"
+    facts.reason = f"waiting because the host is going away ({why}); it starts if the host stays"
+    enter(facts, State.BACKOFF, until)
+    return []
+
+
+def plain_start_s(policy: Policy) -> float:
+    """How long a plain program is STARTING from its process on: until it counts as running, or as not ready."""
+    return policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
+
+
+def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
+    """The request for a checkpoint from which the current attempt may begin."""
+    waited = facts.storage
+    below = facts.restore_below_step if facts.begin_at is None else None
+    return SelectCheckpoint(
+        facts.attempt,
+        facts.suspects.avoid,
+        below,
+        facts.suspects.unfit,
+        facts.account.newest,
+        facts.begin_at,
+        waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
+        facts.begin_since,
+        None if below is None else facts.diverged_attempt,
+        facts.no_copies,
+    )
+
+
+def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
+    """Counts a failure and starts again: at once after progress, later after none, never once the budget is spent."""
+    policy, failures = facts.policy, facts.failures
+    failures.count_failure(cause, facts.current.made_progress)
+    if failures.is_exhausted(cause, restart.allowed_retries(cause, policy.startretries)):
+        lack = "a new checkpoint" if policy.is_job else "staying up"
+        count = failures.by_cause[cause]
+        if count == 1:
+            return give_up(facts, f"1 failure ({cause}) without {lack}: {text}")
+        return give_up(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
+    pause = restart.backoff_s(failures.deaths_without_progress, f"{policy.name}:{facts.attempt}")
+    if not policy.is_job and facts.current.made_progress:
+        pause = short_life_pause_s(facts, now)
+    facts.reason = text
+    if pause <= 0:
+        return launch(facts, now)
+    enter(facts, State.BACKOFF, now + pause)
+    return []
+
+
+def short_life_pause_s(facts: ProgramFacts, now: float) -> float:
+    """Counts a crash of a plain program that had started; returns the pause, longer for each one that follows soon."""
+    failures = facts.failures
+    failures.count_short_life(now - facts.current.started_at)
+    return restart.backoff_s(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
 def spawn_delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
@@ -76,45 +155,6 @@ def spawned(facts: ProgramFacts, event: SpawnSucceeded, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STARTING, State.STOPPED, State.FAILED, State.BACKOFF)
-def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
-    """Records why there is no process, and does what follows."""
-    return with_consequence(facts, _spawn_failed(facts, event, now), diagnose_safely(Evidence(error=event.error)), now)
-
-
-def _spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
-    """Follows a failed spawn like any other death, but gives up at once if the cause is permanent.
-
-    If the host could not take the attempt, or the disk that it is started from is away, that counts against no budget.
-    If the attempt was ended before it was spawned, it is recorded as that end.
-    """
-    if event.retry_in_s is not None and facts.wanted and not facts.closing:
-        facts.reason = event.error
-        enter(facts, State.BACKOFF, now + event.retry_in_s)
-        return []
-    has_worked = bool(facts.worked_paths) and facts.worked_paths == facts.policy.start_paths
-    away = None if event.missing is None else waits_for_disk(event.missing, has_worked, facts.mount)
-    failed = (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
-    if away is not None:
-        failed = (Cause.STORAGE, f"{event.error}; {away}: once the disk is back, it starts by itself")
-    cause, text = facts.current.decided_end or failed
-    record = RecordEnd(facts.attempt, cause, text)
-    if facts.closing or not facts.wanted:
-        enter(facts, State.STOPPED)
-        return [record]
-    if facts.current.start_afresh:
-        return [record, *start_with_full_budgets(facts, now)]
-    if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping
-        return [record, *launch(facts, now)]
-    if cause is Cause.SETUP:
-        return [record, *give_up(facts, text)]
-    if cause is Cause.STORAGE and facts.current.decided_end is None:
-        return [record, *wait_for_start_paths(facts, text, now)]
-    if cause is Cause.STORAGE:
-        return [record, *wait_for_storage(facts, text, now)]
-    return [record, *retry(facts, cause, text, now)]
-
-
 @leads_to(State.KILLING)
 def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
     """Tells the worker to restore the verified checkpoint and train, unless it is older than the newest that was ever
@@ -139,43 +179,6 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
         facts.attempt, event.path, gives_up_newer, memory=event.memory, stated=stated, no_copies=facts.no_copies,
         seen_on=seen_on, highest_step=highest_step,
     )]  # fmt: skip
-
-
-@leads_to(State.KILLING)
-def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
-    """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
-    _note_attempts_used(facts, event)
-    if event.permanent and event.errno is None and facts.begin_at:
-        facts.begin_at = facts.set_aside = None  # there is no such step: what was asked for can't be done
-    facts.current.decided_end = (_selection_failure(facts, event), event.error)
-    facts.current.older_readable = event.older_readable
-    return kill(facts, event, now)
-
-
-@leads_to(State.FAILED)
-def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
-    """The worker died before the selection failed: gives up if a person has to act, or waits for the storage."""
-    _note_attempts_used(facts, event)
-    cause = _selection_failure(facts, event)
-    if cause is Cause.STORAGE:
-        facts.current.older_readable = event.older_readable
-        return wait_for_storage(facts, event.error, now)
-    return give_up(facts, event.error) if cause is Cause.SETUP else []
-
-
-def _note_attempts_used(facts: ProgramFacts, event: SelectionFailed) -> None:
-    """Another host or daemon has trained since: what was given up here before that is not what it has saved."""
-    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
-    if event.attempts_used >= facts.attempt and not facts.policy.is_gang:
-        facts.restore_below_step = None
-
-
-def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
-    if event.attempts_used >= facts.attempt:
-        return Cause.LOST  # nothing failed: the next attempt has a number that nobody has used
-    if is_waited_for(event.errno, has_worked=facts.account.newest is not None):
-        return Cause.STORAGE
-    return Cause.SETUP if event.permanent else Cause.CRASH
 
 
 def worker_met(facts: ProgramFacts, event: WorkerMet, now: float) -> Effects:
@@ -262,42 +265,3 @@ def ready_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
     if not facts.policy.is_job and facts.policy.notify_timeout is not None:
         plain_program_started(facts, now)
     return []
-
-
-@leads_to(State.RUNNING, State.STOPPING)
-def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The deadline of STARTING: a plain program has outlived startsecs or not become ready, a job has not trained.
-
-    A READY=1 from before this daemon may have been lost, so an adopted program counts as ready at its deadline.
-    """
-    policy = facts.policy
-    if not policy.is_job and policy.notify_timeout is not None and not facts.current.readiness_unknown:
-        text = f"did not send READY=1 within {policy.notify_timeout:g} s (notify_timeout)"
-        facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
-        return terminate(facts, event, now)
-    if not policy.is_job:
-        plain_program_started(facts, now)
-        return []
-    if facts.current.checkpoint is None and policy.checkpoint_dir is not None:
-        text = f"did not answer within {policy.startup_timeout:g} s (startup_timeout); check the disk or its server"
-        facts.current.decided_end = (Cause.STORAGE, f"cannot read checkpoint_dir {policy.checkpoint_dir}: it {text}")
-        return abort(facts, now)
-    detector = facts.hang_detector
-    limit = f"{policy.startup_timeout:g} s (startup_timeout)"
-    if policy.hang_timeout_min is not None and now < facts.current.startup_deadline_at:
-        limit_s = detector.limit(detector.section, policy.hang_timeout_min)
-        limit = f"{limit_s:g} s in {detector.section} (hang_timeout = auto)"
-        detector.record_hang(facts.current.step, detector.section)
-    if _never_used_worker(facts) and now >= facts.current.startup_deadline_at:
-        text = f"{policy.script} did not use worker within {limit}; {USE_WORKER}, or raise startup_timeout"
-        facts.current.decided_end = (Cause.SETUP, text)
-        return abort(facts, now)
-    text = f"did not train within {limit}; does the script use worker.Run?"
-    facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
-    return abort(facts, now)
-
-
-def _never_used_worker(facts: ProgramFacts) -> bool:
-    """Whether no attempt of the job, as far as is known, ever said a word: what it runs may be no worker at all."""
-    is_proven = facts.ever_trained or facts.account.newest is not None or facts.best_step is not None
-    return not facts.current.has_spoken and not is_proven

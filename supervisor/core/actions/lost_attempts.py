@@ -14,9 +14,10 @@ from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
+from supervisor.core.actions.launching import launch
 from supervisor.core.actions.memory_copies import release_memory, settle_memory
 from supervisor.core.actions.training import record_failure
-from supervisor.core.actions.transitions import enter, launch
+from supervisor.core.actions.transitions import enter
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd

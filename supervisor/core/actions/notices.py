@@ -4,13 +4,13 @@ from functools import wraps
 from typing import Any
 
 from supervisor.core.actions.base import Action, Effects, leads_to
+from supervisor.core.actions.launching import launch
 from supervisor.core.actions.silence import look_at_silence
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import end_hung_worker
 from supervisor.core.actions.transitions import (
     flushing_deadline,
     hang_deadline,
-    launch,
     request_flush,
     running_deadline,
     starting_deadline,

@@ -6,12 +6,32 @@
 from dataclasses import replace
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.transitions import enter, launch
-from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S
+from supervisor.core.actions.launching import launch
+from supervisor.core.actions.transitions import enter
+from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S, StorageWait
 from supervisor.core.program.account import loss_at
 from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage, WithdrawOrder
 from supervisor.core.program.events import BeginAtRequested, CheckpointsSetAside, StartPathsSeen, StorageSeen
 from supervisor.core.program.facts import ProgramFacts, State
+
+
+def wait_for_storage(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Enters BACKOFF, without a process, until the checkpoint directory can be used and holds what it held."""
+    is_unusable = facts.current.failed_errno is not None
+    before = facts.storage or StorageWait(now, looks=-1)
+    facts.storage = StorageWait(before.since, before.looks + 1, facts.current.older_readable, is_unusable)
+    facts.waits_for_storage, facts.waits_for_host, facts.reason = True, False, text
+    facts.start_paths_missing = False
+    facts.current.flush = None
+    enter(facts, State.BACKOFF, now + facts.storage.pause_s)
+    return []
+
+
+def wait_for_start_paths(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Enters BACKOFF, without a process, until the program's directory and command can be reached."""
+    effects = wait_for_storage(facts, text, now)
+    facts.start_paths_missing = True
+    return effects
 
 
 def look_at_storage(facts: ProgramFacts, now: float) -> Effects:

@@ -1,24 +1,18 @@
-"""Transitions that several actions share: entering a state, launching, requesting a flush, giving up."""
+"""Transitions that several actions share: entering a state, its deadline, requesting a flush, ending, giving up."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.failures import restart
 from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.hang_evidence import least_silence_s, look_for_s, usual_step_s
-from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.storage import UNREADABLE_WAIT_S, StorageWait
 from supervisor.core.program import notice_plan
 from supervisor.core.program.effects import (
     Abort,
     Kill,
     RequestFlush,
-    SelectCheckpoint,
-    Spawn,
     Terminate,
 )
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import (
     KILL_AGAIN_S,
-    AttemptFacts,
     PendingFlush,
     Policy,
     ProgramFacts,
@@ -48,11 +42,6 @@ def plain_program_started(facts: ProgramFacts, now: float) -> None:
     enter_running(facts, now)
     facts.failures.refill_budgets()
     facts.storage = None
-
-
-def plain_start_s(policy: Policy) -> float:
-    """How long a plain program is STARTING from its process on: until it counts as running, or as not ready."""
-    return policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
 
 
 def running_deadline(facts: ProgramFacts, now: float) -> float | None:
@@ -119,78 +108,6 @@ def starting_deadline(facts: ProgramFacts) -> float:
     )
 
 
-def launch(facts: ProgramFacts, now: float) -> Effects:
-    """Starts a new attempt. A job's checkpoint is verified while its worker loads.
-
-    If a dependency is not ready, the program stays STOPPED until its next start request; a rank of a gang that has had
-    its attempt, until all begin again. If the host goes away before a job could save a step, the job waits in BACKOFF
-    for what becomes of the host.
-    """
-    policy = facts.policy
-    facts.waits_for_storage = facts.start_paths_missing = False
-    if facts.held_back:
-        enter(facts, State.STOPPED)
-        return []
-    if (until := notice_plan.no_start_before(facts, now)) is not None:
-        return wait_for_host(facts, until)
-    if policy.is_gang and facts.launched:
-        enter(facts, State.STOPPED)
-        return []
-    facts.attempt = max(facts.attempt, facts.attempts_used) + 1
-    facts.launched = True
-    facts.current = AttemptFacts(started_at=now, progressed_at=now, checkpoint_dir=policy.checkpoint_dir)
-    if facts.begin_at is not None and facts.begin_since is None:
-        facts.begin_since = facts.attempt
-    facts.reason, facts.waits_for_host = None, False
-    facts.hang_detector.start_attempt(now)
-    if not policy.is_job:
-        enter(facts, State.STARTING, now + plain_start_s(policy))
-        return [Spawn(facts.attempt)]
-    facts.current.startup_deadline_at = now + policy.startup_timeout
-    enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.microbatches), select_checkpoint(facts, now)]
-
-
-def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
-    """The request for a checkpoint from which the current attempt may begin."""
-    waited = facts.storage
-    below = facts.restore_below_step if facts.begin_at is None else None
-    return SelectCheckpoint(
-        facts.attempt,
-        facts.suspects.avoid,
-        below,
-        facts.suspects.unfit,
-        facts.account.newest,
-        facts.begin_at,
-        waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
-        facts.begin_since,
-        None if below is None else facts.diverged_attempt,
-        facts.no_copies,
-    )
-
-
-def wait_for_storage(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """Enters BACKOFF, without a process, until the checkpoint directory can be used and holds what it held.
-
-    How it is looked at then is in `storage_waits.py`.
-    """
-    is_unusable = facts.current.failed_errno is not None
-    before = facts.storage or StorageWait(now, looks=-1)
-    facts.storage = StorageWait(before.since, before.looks + 1, facts.current.older_readable, is_unusable)
-    facts.waits_for_storage, facts.waits_for_host, facts.reason = True, False, text
-    facts.start_paths_missing = False
-    facts.current.flush = None
-    enter(facts, State.BACKOFF, now + facts.storage.pause_s)
-    return []
-
-
-def wait_for_start_paths(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """Enters BACKOFF, without a process, until the program's directory and command can be reached."""
-    effects = wait_for_storage(facts, text, now)
-    facts.start_paths_missing = True
-    return effects
-
-
 def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:
     """Enters FLUSHING and asks the worker for a checkpoint."""
     facts.flushes_requested += 1
@@ -212,16 +129,6 @@ def flushing_deadline(facts: ProgramFacts, now: float) -> float:
         return max(ends_at, notice_plan.last_flush_ends_at(facts) or ends_at)
     last_at = notice_plan.last_flush_at(facts) if flush is not None else None
     return ends_at if last_at is None else min(ends_at, last_at)
-
-
-def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
-    """Enters BACKOFF, without a process, until it is known what becomes of the host."""
-    facts.waits_for_host = True
-    facts.current.flush = None
-    why = notice_plan.describe_notice(facts.notice) if facts.notice else "reason unknown"
-    facts.reason = f"waiting because the host is going away ({why}); it starts if the host stays"
-    enter(facts, State.BACKOFF, until)
-    return []
 
 
 def abort(facts: ProgramFacts, now: float) -> Effects:
@@ -248,33 +155,6 @@ def schedule_flush_retry(facts: ProgramFacts, now: float) -> None:
     if facts.notice is not None:
         pause = notice_plan.RETRY_WITHOUT_DEADLINE_S if notice_plan.host_gone_at(facts) is None else notice_plan.RETRY_S
         facts.current.flush_retry_at = now + pause
-
-
-def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
-    """Counts a failure and starts again: at once after progress, later after none, never once the budget is spent."""
-    policy, failures = facts.policy, facts.failures
-    failures.count_failure(cause, facts.current.made_progress)
-    if failures.is_exhausted(cause, restart.allowed_retries(cause, policy.startretries)):
-        lack = "a new checkpoint" if policy.is_job else "staying up"
-        count = failures.by_cause[cause]
-        if count == 1:
-            return give_up(facts, f"1 failure ({cause}) without {lack}: {text}")
-        return give_up(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
-    pause = restart.backoff_s(failures.deaths_without_progress, f"{policy.name}:{facts.attempt}")
-    if not policy.is_job and facts.current.made_progress:
-        pause = short_life_pause_s(facts, now)
-    facts.reason = text
-    if pause <= 0:
-        return launch(facts, now)
-    enter(facts, State.BACKOFF, now + pause)
-    return []
-
-
-def short_life_pause_s(facts: ProgramFacts, now: float) -> float:
-    """Counts a crash of a plain program that had started; returns the pause, longer for each one that follows soon."""
-    failures = facts.failures
-    failures.count_short_life(now - facts.current.started_at)
-    return restart.backoff_s(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
 def give_up(facts: ProgramFacts, reason: str) -> Effects:

@@ -12,7 +12,7 @@ How adoption works, from here (what a job then does is decided in `core/actions/
    is neither adopted nor ended, and said; the attempt then counts as ended unseen. The worker's companions are left
    alone; everything of older attempts has to end before anything new is started, because two workers must never write
    for one job.
-3. `AttemptFactory.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
+3. `AttemptStarter.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
    worker holds both ends open, so nothing that it wrote meanwhile is lost. Then the core gets `AttemptFound` and asks
    the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
    Before either, it takes hold of what the worker has in memory, without its word.

@@ -7,16 +7,20 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from supervisor.host.background_tasks import BackgroundTasks
+from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.processes import marks, stacks, tree
 from supervisor.host.processes.process import Process
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import OomWatch
+from supervisor.host.user_folders.folder_removal import remove_soon
 from supervisor.protocol.layout import STACKS_SIGNAL
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.program_io import ProgramIO
 
+WRITTEN_WITHIN_S = 60.0  # a ledger that takes longer does not work; then the next end removes the folder
 KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come back from there
 
 
@@ -56,11 +60,6 @@ class LiveAttempt:
                 self.has_last_message = self.reported_done = False
             case messages.WorkerStatus(phase=messages.Phase.DONE):
                 self.reported_done = True
-
-    def send(self, message: messages.ToWorker) -> None:
-        """Tells the worker, if it is one."""
-        if self.channel is not None:
-            self.channel.send(message)
 
     def close_and_read(self) -> list[messages.FromWorker]:
         """Closes what led to the process, which is gone. Gives its last words: the pipe may have been full.
@@ -128,3 +127,37 @@ class LiveAttempt:
             self.channel.detach()
         if self.io is not None:
             self.io.close()
+
+
+class LeftFolder:
+    """The folder with the pipes of a program's last attempt: its last words stay until the ledger has the end.
+
+    A daemon that begins removes what one has left.
+    """
+
+    __slots__ = ("_folder", "_ledger", "_tasks")
+
+    def __init__(self, ledger: Ledger, tasks: BackgroundTasks) -> None:
+        self._ledger = ledger
+        self._tasks = tasks
+        self._folder: Path | None = None
+
+    def keep(self, folder: Path | None) -> None:
+        """An attempt has left it whose end is about to be recorded; None if it had no pipes. Removes the one before."""
+        self._remove()
+        self._folder = folder
+
+    def on_end_recorded(self) -> None:
+        """The end is queued for the ledger. Once it is there, nobody needs the last words."""
+        if (folder := self._folder) is not None:
+            self._tasks.start(self._remove_when_written(folder))
+
+    async def _remove_when_written(self, folder: Path) -> None:
+        is_written = await self._ledger.until_written(WRITTEN_WITHIN_S)
+        if is_written and self._folder is folder:
+            self._remove()
+
+    def _remove(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            remove_soon(folder)

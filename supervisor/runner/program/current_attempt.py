@@ -1,36 +1,33 @@
 """The live side of a program's attempts, one at a time: talks to the one that runs, and reports its end."""
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
+from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.gpus.incidents import RECENT_S
 from supervisor.core.program import events
-from supervisor.host.background_tasks import BackgroundTasks
-from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
-from supervisor.host.user_folders.folder_removal import remove_soon
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.attempt import LiveAttempt
+from supervisor.runner.attempt.attempt import LeftFolder, LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
 from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.mailbox import Mailbox
-from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
 
 NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
-WRITTEN_WITHIN_S = 60.0  # a ledger that takes longer does not work; then the next end removes the folder
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
 
 class CurrentAttempt:
-    """The process of one program and all that leads to it, while there is one (an `AttemptObserver`).
+    """The process of one program and all that leads to it, while there is one.
 
     `mailbox` takes what happens to it, in the event loop's thread. `requests`: of clients, which its messages answer.
     """
@@ -133,8 +130,8 @@ class CurrentAttempt:
         """Sends the worker a message, or keeps it for one that is about to be started."""
         if self._unsent is not None:
             self._unsent.append(message)
-        elif self.attempt is not None:
-            self.attempt.send(message)
+        elif self.attempt is not None and self.attempt.channel is not None:
+            self.attempt.channel.send(message)
 
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
@@ -241,35 +238,53 @@ class CurrentAttempt:
             self.attempt = None
 
 
-class LeftFolder:
-    """The folder with the pipes of a program's last attempt: its last words stay until the ledger has the end.
+def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> events.ReportedEvent | None:
+    """The event for the core; None if nothing is to be decided.
 
-    A daemon that begins removes what one has left.
+    `answered`: ids of flushes that are over; one may end while the worker composes its status.
     """
-
-    __slots__ = ("_folder", "_ledger", "_tasks")
-
-    def __init__(self, ledger: Ledger, tasks: BackgroundTasks) -> None:
-        self._ledger = ledger
-        self._tasks = tasks
-        self._folder: Path | None = None
-
-    def keep(self, folder: Path | None) -> None:
-        """An attempt has left it whose end is about to be recorded; None if it had no pipes. Removes the one before."""
-        self._remove()
-        self._folder = folder
-
-    def on_end_recorded(self) -> None:
-        """The end is queued for the ledger. Once it is there, nobody needs the last words."""
-        if (folder := self._folder) is not None:
-            self._tasks.start(self._remove_when_written(folder))
-
-    async def _remove_when_written(self, folder: Path) -> None:
-        is_written = await self._ledger.until_written(WRITTEN_WITHIN_S)
-        if is_written and self._folder is folder:
-            self._remove()
-
-    def _remove(self) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            remove_soon(folder)
+    match message:
+        case messages.Hello(attempt):
+            return events.WorkerMet(attempt, message.reports_restore)
+        case messages.Restoring(attempt):
+            return events.RestoreBegun(attempt, message.checkpoint if message.from_memory else None)
+        case messages.Restored(attempt, step):
+            return events.TrainingRestored(attempt, step, message.checkpoint if message.from_memory else None)
+        case messages.Progress(attempt, step):
+            return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
+        case messages.Committed():
+            committed_at = time.time() - (message.ago_s or 0.0)
+            return events.CheckpointCommitted(
+                message.attempt,
+                message.step,
+                message.flushes,
+                committed_at,
+                message.checkpoint,
+                message.ago_s is not None,
+            )
+        case messages.SaveFailed():
+            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
+        case messages.Done(attempt):
+            return events.DoneReported(attempt)
+        case messages.Failed():
+            return events.FailureReported(
+                message.attempt,
+                message.error,
+                message.step,
+                message.out_of_memory,
+                message.go_back,
+                message.errno,
+                message.gang_attempt,
+            )
+        case messages.WorkerStatus():
+            return events.WorkerIdentified(
+                message.attempt,
+                message.phase,
+                step=message.step,
+                restored=message.restored is not None,
+                flush=max(set(message.flushes) - set(answered), default=None),
+                last_flush=message.last_flush,
+                then=message.then,
+            )
+        case _:
+            return None
