@@ -165,7 +165,7 @@ class MirrorClient:
         while piece := await process.stderr.read(4096):
             self._words = (self._words + piece.decode(errors="replace"))[-MAX_WORDS:]
 
-    def _end(self, process: asyncio.subprocess.Process) -> None:
+    def _end(self, process: asyncio.subprocess.Process, why: str = "") -> None:
         if self._process is not process:
             return  # it was closed, and what is asked since is for the next one
         self._process = None
@@ -176,12 +176,14 @@ class MirrorClient:
         last = self._words.strip().splitlines()[-1:] or ["it gave no reason"]
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(MirrorError(f"the mirror process ended: {last[0]}"))
+                waiting.set_exception(MirrorError(why or f"the mirror process ended: {last[0]}"))
 
     def close(self, why: str = "") -> None:
-        """Ends the process; what it was doing is done again when it is asked for again. `why`: for whom it was."""
+        """Ends the process; what it was doing is done again when it is asked for again.
+
+        `why`: the error of what still waits for an answer; '': that the process ended.
+        """
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self._words = why or self._words
         if self._process is not None:
-            self._end(self._process)
+            self._end(self._process, why)

@@ -14,7 +14,8 @@ from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import Policy
 from supervisor.core.standby.facts import StandbyKind
 from supervisor.host.health_checks import HealthCheck
-from supervisor.host.processes.credentials import cached_credentials, user_environment
+from supervisor.host.processes import marks
+from supervisor.host.processes.credentials import Credentials, cached_credentials, user_environment
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
@@ -134,20 +135,45 @@ def check_reach(config: ProgramConfig, folder: Path) -> None:
         raise SpawnError(f"cannot start {config.name}: it could not open what lies in {folder}: {why}", permanent=True)
 
 
+_OF_OUTER_DAEMON = frozenset({
+    "SUPERVISOR_ENABLED", "SUPERVISOR_PROCESS_NAME", "SUPERVISOR_GROUP_NAME", "SUPERVISOR_SERVER_URL",
+    marks.VARIABLE, marks.CONFIGURATION, launch.PROOF,
+})  # fmt: skip
+"""What a daemon has that is itself a program of another one, or was started from a shell of a program."""
+
+
+def environment_of_program(
+    config: ProgramConfig, environment: Mapping[str, str], who: Credentials | None, server_url: str | None
+) -> dict[str, str]:
+    """What its process and the commands beside it have. `environment`: the daemon's; `server_url`: where it is reached
+    from its host."""
+    inherited = launch.without_launch_variables(environment)
+    return {
+        **user_environment(who, {name: text for name, text in inherited.items() if name not in _OF_OUTER_DAEMON}),
+        "SUPERVISOR_ENABLED": "1",
+        "SUPERVISOR_PROCESS_NAME": config.process,
+        "SUPERVISOR_GROUP_NAME": config.group,
+        **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
+        **config.environment,
+    }
+
+
 def command_beside(
-    config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
+    config: ProgramConfig,
+    key: str,
+    command: tuple[str, ...],
+    pid: int | None,
+    environment: Mapping[str, str],
+    server_url: str | None,
 ) -> HealthCheck:
-    """A command of the program's that is run beside it, as `key` of its section says."""
+    """A command of the program's that is run beside it, as `key` of its section says. `environment`: the daemon's."""
     who = None
     with contextlib.suppress(SpawnError):  # starting the command raises it again
         who = cached_credentials(config.user) if config.user else None
     return HealthCheck(
         argv=command,
-        environment={
-            **user_environment(who, environment),
-            **config.environment,
-            "SUPERVISOR_PROGRAM_PID": str(pid or ""),
-        },
+        environment=environment_of_program(config, environment, who, server_url)
+        | {"SUPERVISOR_PROGRAM_PID": str(pid or "")},
         directory=config.directory,
         user=config.user,
         timeout_s=config.healthcheck_timeout if key == "healthcheck_command" else config.stopwaitsecs,

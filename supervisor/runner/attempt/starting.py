@@ -16,7 +16,7 @@ from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
-from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
+from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process_start import SpawnRequest
 from supervisor.host.processes.reach import find_closed
@@ -26,7 +26,13 @@ from supervisor.protocol import allocation, mount_points
 from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
-from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
+from supervisor.runner.attempt.launching import (
+    check_reach,
+    config_digest,
+    environment_of_program,
+    owner_ids,
+    script_path,
+)
 from supervisor.runner.attempt.services import Services
 
 LOOK_TIMEOUT_S = 10.0  # at what a start needs, before a stop that can wait; a file system that is away may never answer
@@ -125,18 +131,11 @@ def _environment_of_program(
     config: ProgramConfig, services: Services, who: Credentials | None, mark: str
 ) -> dict[str, str]:
     """What all processes of a program are started with: the daemon's environment, or its user's, and the program's."""
-    inherited = launch.without_launch_variables(services.environment)
-    inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
     return {
         **({"PYTHONHASHSEED": launch.HASH_SEED} if config.job is not None else {}),
-        **user_environment(who, inherited),
         marks.VARIABLE: mark,
         marks.CONFIGURATION: config_digest(config),
-        "SUPERVISOR_ENABLED": "1",
-        "SUPERVISOR_PROCESS_NAME": config.process,
-        "SUPERVISOR_GROUP_NAME": config.group,
-        **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
-        **config.environment,
+        **environment_of_program(config, services.environment, who, services.server_url),
         **({allocation.CLUSTER: services.gang.cluster} if services.gang and services.gang.cluster else {}),
     }
 

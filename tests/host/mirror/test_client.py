@@ -64,6 +64,18 @@ async def test_question_right_after_a_close_is_answered_by_the_next_process(tmp_
     assert mirror.pid is None
 
 
+async def test_what_waits_at_a_close_is_told_why(tmp_path: Path):
+    mirror = client(tmp_path)
+    await mirror.ask(messages.FetchRequest(mirror.next_id(), only_look=True), messages.FetchAnswer)
+    question = messages.FetchRequest(mirror.next_id(), only_look=True)
+    asked = asyncio.ensure_future(mirror.ask(question, messages.FetchAnswer))
+    await asyncio.sleep(0)  # until it waits
+    mirror.close("the store did not answer within 30 s")
+
+    with pytest.raises(MirrorError, match=r"^the store did not answer within 30 s$"):
+        await asked
+
+
 async def test_what_a_thousand_nodes_have_uploaded_reaches_the_process(tmp_path: Path):
     mirror = client(tmp_path)
     files = tuple(

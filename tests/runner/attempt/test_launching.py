@@ -7,8 +7,17 @@ import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.standby.facts import StandbyKind
+from supervisor.host.processes import marks
 from supervisor.runner.attempt import starting
-from supervisor.runner.attempt.launching import PRELOAD, config_digest, policy_of, preload_command, standby_kind_of
+from supervisor.runner.attempt.launching import (
+    PRELOAD,
+    command_beside,
+    config_digest,
+    environment_of_program,
+    policy_of,
+    preload_command,
+    standby_kind_of,
+)
 
 
 @pytest.fixture
@@ -116,3 +125,26 @@ def test_a_job_that_other_hosts_train_too_is_known_as_that(program, keys: str, h
 def test_pipes_that_cant_be_made_say_what_is_missing(number: int, remedy: str) -> None:
     """A job's user can fill runtime_dir, which others need too: the folders of attempts are theirs."""
     assert starting._pipes_remedy(OSError(number, "", ""), Path("/run/stepkeeper")) == remedy
+
+
+OUTER = {
+    "PATH": "/bin", "SUPERVISOR_ENABLED": "1", "SUPERVISOR_PROCESS_NAME": "outer", "SUPERVISOR_GROUP_NAME": "outers",
+    "SUPERVISOR_SERVER_URL": "unix:///outer", marks.VARIABLE: "/outer:p:1", marks.CONFIGURATION: "0",
+}  # fmt: skip
+"""What a daemon has that is itself a program of another."""
+
+
+def test_programs_and_the_commands_beside_them_have_nothing_of_an_outer_daemon(program):
+    config = program("")
+
+    of_program = environment_of_program(config, OUTER, None, None)
+    of_check = command_beside(config, "healthcheck_command", ("/bin/true",), 12, OUTER, "unix:///own").environment
+
+    own = {
+        "PATH": "/bin",
+        "SUPERVISOR_ENABLED": "1",
+        "SUPERVISOR_PROCESS_NAME": "digits",
+        "SUPERVISOR_GROUP_NAME": "digits",
+    }
+    assert of_program == own
+    assert of_check == own | {"SUPERVISOR_SERVER_URL": "unix:///own", "SUPERVISOR_PROGRAM_PID": "12"}

@@ -41,11 +41,13 @@ class _LimitExceeded:
 
 
 class ResourceWatch:
-    """All programs, by `runners`, until cancelled. `environment`: what checks run with, less a program's own."""
+    """All programs, by `runners`, until cancelled. `environment`: the daemon's; `server_url`: where it is
+    reached from its host."""
 
-    def __init__(self, runners: Mapping[str, Runner], environment: Mapping[str, str]) -> None:
+    def __init__(self, runners: Mapping[str, Runner], environment: Mapping[str, str], server_url: str | None) -> None:
         self._runners = runners
         self._environment = environment
+        self._server_url = server_url
         self._health: dict[str, _HealthRecord] = {}
         self._over: dict[str, _LimitExceeded] = {}
         self._needed = asyncio.Event()
@@ -131,7 +133,7 @@ class ResourceWatch:
     async def _check_health(self, runner: Runner, known: _HealthRecord) -> None:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
-        check = command_beside(config, "healthcheck_command", command, runner.pid, self._environment)
+        check = command_beside(config, "healthcheck_command", command, runner.pid, self._environment, self._server_url)
         try:
             why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
         except NotRun as error:  # its user's directory may be away, or the host has no process to spare
