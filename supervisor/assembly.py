@@ -203,7 +203,7 @@ def _build_watches(
         gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(
-        ResourceWatch(runners, services.environment, services.server_url),
+        ResourceWatch(runners, services),
         SuspendWatch(runners),
         SpeedWatch(runners),
         DescendantWatch(runners),

@@ -2,7 +2,7 @@
 
 import re
 
-from supervisor.core.actions.base import TARGETS
+from supervisor.core.actions.transitions import TARGETS
 from supervisor.core.job import TABLE
 from supervisor.core.program.facts import ALIVE, State
 

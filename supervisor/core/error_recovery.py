@@ -1,7 +1,6 @@
 """Recovers from an exception in an action: the facts are as before the event, and the simplest safe thing is done."""
 
-from supervisor.core.actions.base import Effects
-from supervisor.core.actions.transitions import enter
+from supervisor.core.actions.transitions import Effects, enter
 from supervisor.core.failures.restart import BACKOFF_LIMIT_S, Cause
 from supervisor.core.program.effects import RecordEnd, RecordWanted, Terminate
 from supervisor.core.program.events import (

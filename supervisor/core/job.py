@@ -51,8 +51,8 @@ from supervisor.core.actions import (
     training,
     transitions,
 )
-from supervisor.core.actions.base import Action
 from supervisor.core.actions.notices import while_flushing, while_running
+from supervisor.core.actions.transitions import Action
 from supervisor.core.program import events
 from supervisor.core.program.effects import Effect, ReportBreach
 from supervisor.core.program.events import Event

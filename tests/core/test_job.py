@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.actions.base import TARGETS
+from supervisor.core.actions.transitions import TARGETS
 from supervisor.core.failures.restart import PORTS_FORGIVEN, Cause
 from supervisor.core.job import ROWS, TABLE, Job
 from supervisor.core.program import events

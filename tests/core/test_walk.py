@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.actions.base import TARGETS
+from supervisor.core.actions.transitions import TARGETS
 from supervisor.core.failures.restart import (
     BACKOFF_LIMIT_S,
     JITTER,

@@ -27,18 +27,19 @@ control pipe; its age, or whether it reported READY=1, tells which state it is i
 An attempt whose worker is gone by then is the subject of `lost_attempts.py`.
 """
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.launching import select_checkpoint
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
 from supervisor.core.actions.training import committed, record_step
 from supervisor.core.actions.transitions import (
+    Effects,
     abort,
     enter,
     enter_running,
     flushing_deadline,
     kill,
+    leads_to,
     starting_deadline,
     terminate,
 )

@@ -2,7 +2,7 @@
 
 from pathlib import PurePath
 
-from supervisor.core.actions.base import Effects
+from supervisor.core.actions.transitions import Effects
 from supervisor.core.failures.restart import Cause, is_mistake
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.effects import PersistHangHistory

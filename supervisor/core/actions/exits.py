@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
 from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
 from supervisor.core.actions.explaining import explain, with_consequence
@@ -10,7 +9,7 @@ from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.launching import launch, retry, short_life_pause_s
 from supervisor.core.actions.memory_copies import copies_are_blamed, settle_memory
 from supervisor.core.actions.storage_waits import wait_for_storage
-from supervisor.core.actions.transitions import enter, give_up, plain_program_started
+from supervisor.core.actions.transitions import Effects, enter, give_up, leads_to, plain_program_started
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account

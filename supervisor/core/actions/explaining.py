@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from supervisor.core.actions.base import Effects
+from supervisor.core.actions.transitions import Effects
 from supervisor.core.diagnosis.diagnose import diagnose, diagnosis_of
 from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Evidence, Source
 from supervisor.core.diagnosis.kinds import MEANINGS

@@ -1,16 +1,17 @@
 """A start has failed: there is no process, no checkpoint to begin from, or no first step in time."""
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.explaining import diagnose_safely, with_consequence
 from supervisor.core.actions.intents import start_with_full_budgets
 from supervisor.core.actions.launching import launch, retry
 from supervisor.core.actions.storage_waits import wait_for_start_paths, wait_for_storage
 from supervisor.core.actions.transitions import (
     USE_WORKER,
+    Effects,
     abort,
     enter,
     give_up,
     kill,
+    leads_to,
     plain_program_started,
     terminate,
 )

@@ -1,9 +1,8 @@
 """Intents of operators and of the daemon: start, stop while nothing trains, leave."""
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.launching import launch
 from supervisor.core.actions.storage_waits import look_at_storage
-from supervisor.core.actions.transitions import enter
+from supervisor.core.actions.transitions import Effects, enter, leads_to
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordWanted, WithdrawOrder
 from supervisor.core.program.events import Event, GangBegins, ProgramClosed, StartRequested

@@ -1,14 +1,15 @@
 """Launches an attempt, now or later, and follows it from the spawn to the first step."""
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint
 from supervisor.core.actions.memory_copies import restores_from_memory
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
+    Effects,
     enter,
     enter_running,
     give_up,
     kill,
+    leads_to,
     plain_program_started,
     running_deadline,
     starting_deadline,

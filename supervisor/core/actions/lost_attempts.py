@@ -9,7 +9,6 @@ program's; neither counts as a failure. Nor does the end of a worker that this d
 it.
 """
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.explaining import explain
@@ -17,7 +16,7 @@ from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.launching import launch
 from supervisor.core.actions.memory_copies import release_memory, settle_memory
 from supervisor.core.actions.training import record_failure
-from supervisor.core.actions.transitions import enter
+from supervisor.core.actions.transitions import Effects, enter, leads_to
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd

@@ -9,8 +9,8 @@ no use. And a state may cause the death that follows: attempts that die right af
 newer one behind, so the checkpoint becomes suspect and an older one, saved in good order, is used.
 """
 
-from supervisor.core.actions.base import Effects
 from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.actions.transitions import Effects
 from supervisor.core.failures.hang_evidence import usual_step_s
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS

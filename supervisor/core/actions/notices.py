@@ -3,14 +3,16 @@
 from functools import wraps
 from typing import Any
 
-from supervisor.core.actions.base import Action, Effects, leads_to
 from supervisor.core.actions.launching import launch
 from supervisor.core.actions.silence import look_at_silence
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import end_hung_worker
 from supervisor.core.actions.transitions import (
+    Action,
+    Effects,
     flushing_deadline,
     hang_deadline,
+    leads_to,
     request_flush,
     running_deadline,
     starting_deadline,

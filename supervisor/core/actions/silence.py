@@ -1,11 +1,12 @@
 """While a job is silent: when its processes are looked at, and what follows from what they do."""
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.transitions import (
+    Effects,
     abort,
     evidence_due_at,
     hang_deadline,
     hang_due_in_section,
+    leads_to,
     running_deadline,
 )
 from supervisor.core.failures.hang_detection import LoopSection

@@ -1,9 +1,16 @@
 """Flushes, stops, and restarts that a limit or a health check requires."""
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_stop
 from supervisor.core.actions.memory_copies import release_memory
-from supervisor.core.actions.transitions import enter_running, kill, request_flush, schedule_flush_retry, terminate
+from supervisor.core.actions.transitions import (
+    Effects,
+    enter_running,
+    kill,
+    leads_to,
+    request_flush,
+    schedule_flush_retry,
+    terminate,
+)
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.events import (
     CheckpointOutdated,

@@ -5,9 +5,8 @@
 
 from dataclasses import replace
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.launching import launch
-from supervisor.core.actions.transitions import enter
+from supervisor.core.actions.transitions import Effects, enter, leads_to
 from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S, StorageWait
 from supervisor.core.program.account import loss_at
 from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage, WithdrawOrder

@@ -6,8 +6,7 @@ Whatever was waited for then has its whole time again: a limit that passed unsee
 """
 
 from supervisor.core.actions.adopting import ANSWER_S
-from supervisor.core.actions.base import Effects
-from supervisor.core.actions.transitions import flushing_deadline, running_deadline, starting_deadline
+from supervisor.core.actions.transitions import Effects, flushing_deadline, running_deadline, starting_deadline
 from supervisor.core.program.events import HostSuspended
 from supervisor.core.program.facts import PendingFlush, ProgramFacts
 from supervisor.protocol.wire.messages import Then

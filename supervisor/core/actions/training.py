@@ -3,15 +3,16 @@
 from dataclasses import replace
 from pathlib import PurePath
 
-from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import persist_hang_history, record_failed_step
 from supervisor.core.actions.memory_copies import release_memory
 from supervisor.core.actions.transitions import (
+    Effects,
     abort,
     enter_running,
     fixed_save_limit,
     hang_due_in_section,
     kill,
+    leads_to,
     running_deadline,
     schedule_flush_retry,
 )

@@ -1,11 +1,14 @@
-"""Transitions that several actions share: entering a state, its deadline, requesting a flush, ending, giving up."""
+"""What an action is, and what several share: entering a state, its deadline, requesting a flush, ending, giving up."""
 
-from supervisor.core.actions.base import Effects, leads_to
+from collections.abc import Callable
+from typing import Any
+
 from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.hang_evidence import least_silence_s, look_for_s, usual_step_s
 from supervisor.core.program import notice_plan
 from supervisor.core.program.effects import (
     Abort,
+    Effect,
     Kill,
     RequestFlush,
     Terminate,
@@ -19,6 +22,26 @@ from supervisor.core.program.facts import (
     State,
 )
 from supervisor.protocol.wire.messages import Then
+
+Effects = list[Effect]
+Action = Callable[[ProgramFacts, Any, float], Effects]
+
+TARGETS: dict[Action, frozenset[State]] = {}
+"""For each action, the states it may lead to; an action that is not here leaves the state unchanged."""
+
+
+def leads_to(*states: State) -> Callable[[Action], Action]:
+    """Declares every state an action may move the program to.
+
+    The diagram is drawn from this, and a test walks the machine at random to hold the declarations to the truth.
+    """
+
+    def declare(action: Action) -> Action:
+        TARGETS[action] = frozenset(states)
+        return action
+
+    return declare
+
 
 USE_WORKER = "train with worker.Run (docs/recipes.md), or remove checkpoint_dir to run it as a plain program"
 """The remedy for a job whose script does not speak to the daemon."""

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.runner.attempt.services import Services
 
 
 def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False) -> Policy:
@@ -142,38 +142,29 @@ _OF_OUTER_DAEMON = frozenset({
 """What a daemon has that is itself a program of another one, or was started from a shell of a program."""
 
 
-def environment_of_program(
-    config: ProgramConfig, environment: Mapping[str, str], who: Credentials | None, server_url: str | None
-) -> dict[str, str]:
-    """What its process and the commands beside it have. `environment`: the daemon's; `server_url`: where it is reached
-    from its host."""
-    inherited = launch.without_launch_variables(environment)
+def environment_of_program(config: ProgramConfig, services: Services, who: Credentials | None) -> dict[str, str]:
+    """What its process and the commands beside it have: the daemon's environment, or its user's, and the program's."""
+    inherited = launch.without_launch_variables(services.environment)
     return {
         **user_environment(who, {name: text for name, text in inherited.items() if name not in _OF_OUTER_DAEMON}),
         "SUPERVISOR_ENABLED": "1",
         "SUPERVISOR_PROCESS_NAME": config.process,
         "SUPERVISOR_GROUP_NAME": config.group,
-        **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
+        **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
         **config.environment,
     }
 
 
 def command_beside(
-    config: ProgramConfig,
-    key: str,
-    command: tuple[str, ...],
-    pid: int | None,
-    environment: Mapping[str, str],
-    server_url: str | None,
+    config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, services: Services
 ) -> HealthCheck:
-    """A command of the program's that is run beside it, as `key` of its section says. `environment`: the daemon's."""
+    """A command of the program's that is run beside it, as `key` of its section says."""
     who = None
     with contextlib.suppress(SpawnError):  # starting the command raises it again
         who = cached_credentials(config.user) if config.user else None
     return HealthCheck(
         argv=command,
-        environment=environment_of_program(config, environment, who, server_url)
-        | {"SUPERVISOR_PROGRAM_PID": str(pid or "")},
+        environment=environment_of_program(config, services, who) | {"SUPERVISOR_PROGRAM_PID": str(pid or "")},
         directory=config.directory,
         user=config.user,
         timeout_s=config.healthcheck_timeout if key == "healthcheck_command" else config.stopwaitsecs,

@@ -109,7 +109,7 @@ def spawn_request(
         argv=command or config.command,
         directory=config.directory,
         environment={
-            **_environment_of_program(config, services, who, mark),
+            **_environment_of_attempt(config, services, who, mark),
             **({"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}),
             **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
             **(worker_launch.to_environment() if worker_launch is not None else {}),
@@ -127,15 +127,15 @@ def spawn_request(
     )
 
 
-def _environment_of_program(
+def _environment_of_attempt(
     config: ProgramConfig, services: Services, who: Credentials | None, mark: str
 ) -> dict[str, str]:
-    """What all processes of a program are started with: the daemon's environment, or its user's, and the program's."""
+    """What a new process of a program is started with."""
     return {
         **({"PYTHONHASHSEED": launch.HASH_SEED} if config.job is not None else {}),
         marks.VARIABLE: mark,
         marks.CONFIGURATION: config_digest(config),
-        **environment_of_program(config, services.environment, who, services.server_url),
+        **environment_of_program(config, services, who),
         **({allocation.CLUSTER: services.gang.cluster} if services.gang and services.gang.cluster else {}),
     }
 

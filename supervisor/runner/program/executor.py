@@ -1,11 +1,8 @@
-"""Has the core decide about each event of one program, and executes the effects; what follows comes back as events."""
+"""Executes the effects that the core decided for one program; what follows from them comes back as events."""
 
-import asyncio
 import time
-from collections.abc import Callable
 from typing import assert_never
 
-from supervisor.core.job import Job
 from supervisor.core.program import effects, events
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
@@ -16,34 +13,22 @@ from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
-from supervisor.runner.program.mailbox import Decide
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
-from supervisor.runner.records.timeline import describe_event
 
 
 class EffectExecutor:
-    """Has each effect executed by whom it concerns. `selector`, `mirror`, `memory`: of a job, if it has one.
-
-    `on_event`: called with each event before it is decided. `report`: takes an internal error, and where it was.
-    """
+    """Has each effect executed by whom it concerns. `selector`, `mirror`, `memory`: of a job, if it has one."""
 
     def __init__(
         self,
         program: ProgramServices,
-        job: Job,
-        on_event: Callable[[events.Event], None],
-        report: Callable[[str, BaseException], None],
         current: CurrentAttempt,
         starter: AttemptStarter,
         selector: CheckpointSelector | None,
         mirror: JobMirror | None,
         memory: MemoryHolder | None,
     ) -> None:
-        self._job = job
-        self._on_event = on_event
-        self._report = report
-        self._observers = program.observers
         self._config = program.config
         self._services = program.services
         self._post = program.post
@@ -58,28 +43,7 @@ class EffectExecutor:
         self._stopper = AttemptStopper(program, current, starter)
         self._is_looking = False  # whether its directory and command are there
 
-    def handle(self, event: events.Event, decide: Decide) -> None:
-        """Has the core decide, and executes its effects; after an internal error, those of `core.error_recovery`."""
-        before, now = self._job.state, asyncio.get_running_loop().time()
-        happened: events.Event | str = event
-        self._on_event(event)
-        try:
-            decided = decide(now)
-        except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
-            happened = f"internal error on {describe_event(event)}: {error!r}"
-            self._report(happened, error)
-            decided = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
-        self._observers.on_decision(happened, before, decided, self._job.facts)
-        for effect in decided:
-            self._observers.on_effect(effect, now)
-            try:
-                self._execute(effect)
-            except Exception as error:  # noqa: BLE001 - an effect that fails must not keep the timer from being set
-                self._report(describe_event(effect), error)
-                if isinstance(effect, effects.Spawn) and self._records.process.pid is None:
-                    self._post(events.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
-
-    def _execute(self, effect: effects.Effect) -> None:
+    def execute(self, effect: effects.Effect) -> None:
         """Executes one effect, or begins to."""
         match effect:
             case effects.Spawn():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from supervisor.config import ProgramConfig
-from supervisor.core.program import events
+from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.core.standby.facts import StandbyKind
 from supervisor.host.background_tasks import BackgroundTasks
@@ -32,13 +32,13 @@ from supervisor.runner.program.attempt_starter import AttemptStarter
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
-from supervisor.runner.program.mailbox import Mailbox
+from supervisor.runner.program.mailbox import Decide, Mailbox
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.program.view import ProgramView
 from supervisor.runner.records.observers import ObserverList, ProgramObserver
-from supervisor.runner.records.timeline import SHOWN_WITH_ERROR
+from supervisor.runner.records.timeline import SHOWN_WITH_ERROR, describe_event
 
 
 class Runner(ProgramView):
@@ -51,14 +51,7 @@ class Runner(ProgramView):
         self._on_change = on_change
         tasks = BackgroundTasks(log)
         share, together = services.loop_share, services.ledger.together
-        self._mailbox = Mailbox(
-            self._job,
-            lambda event, decide: executor.handle(event, decide),  # noqa: PLW0108 - the executor posts, so it comes later
-            self._settle,
-            tasks,
-            share,
-            together,
-        )
+        self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks, share, together)
         self.post = self._mailbox.post
         """Takes what happens to it. Events are handled in the order they came in, each to its end."""
         self.requests = WorkerRequests()
@@ -100,17 +93,7 @@ class Runner(ProgramView):
         """The live side of the present attempt."""
         self.starter = AttemptStarter(program, self.current, self.standby)
         """Begins attempts."""
-        executor = EffectExecutor(
-            program,
-            self._job,
-            self._note_event,
-            self._log_internal_error,
-            self.current,
-            self.starter,
-            selector,
-            self.mirror,
-            self.memory,
-        )
+        self._executor = EffectExecutor(program, self.current, self.starter, selector, self.mirror, self.memory)
 
     @property
     def standby_pids(self) -> frozenset[int]:
@@ -183,7 +166,28 @@ class Runner(ProgramView):
         self._on_change()
         self._changes.wake()
 
-    # --- what mailbox and executor call -------------------------------------------------------------------------------
+    # --- what the mailbox calls ---------------------------------------------------------------------------------------
+
+    def _handle(self, event: events.Event, decide: Decide) -> None:
+        """Has the core decide, and executes its effects; after an internal error, those of `core.error_recovery`."""
+        before, now = self.state, asyncio.get_running_loop().time()
+        happened: events.Event | str = event
+        self._note_event(event)
+        try:
+            decided = decide(now)
+        except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
+            happened = f"internal error on {describe_event(event)}: {error!r}"
+            self._log_internal_error(happened, error)
+            decided = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
+        self._observers.on_decision(happened, before, decided, self._job.facts)
+        for effect in decided:
+            self._observers.on_effect(effect, now)
+            try:
+                self._executor.execute(effect)
+            except Exception as error:  # noqa: BLE001 - an effect that fails must not keep the timer from being set
+                self._log_internal_error(describe_event(effect), error)
+                if isinstance(effect, effects.Spawn) and self.records.process.pid is None:
+                    self.post(events.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
 
     def _note_event(self, event: events.Event) -> None:
         """What is no longer so once the event has happened, whatever follows from it."""

@@ -37,8 +37,7 @@ class AttemptStopper:
     async def _run_stop_command(self, number: int, command: tuple[str, ...]) -> None:
         """Runs it; if the worker is still alive then, the stop signal follows."""
         self._log.info("worker.told_to_stop", attempt=number, command=command[0])
-        pid, services = self._records.process.pid, self._services
-        check = command_beside(self._config, "stop_command", command, pid, services.environment, services.server_url)
+        check = command_beside(self._config, "stop_command", command, self._records.process.pid, self._services)
         try:
             why = await asyncio.get_running_loop().run_in_executor(
                 self._services.stops, HealthChecks().failure_of, check

@@ -1,6 +1,7 @@
 """What is told of a program's configuration to its process."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from supervisor.runner.attempt.launching import (
     preload_command,
     standby_kind_of,
 )
+from supervisor.runner.attempt.services import Services
 
 
 @pytest.fixture
@@ -134,11 +136,12 @@ OUTER = {
 """What a daemon has that is itself a program of another."""
 
 
-def test_programs_and_the_commands_beside_them_have_nothing_of_an_outer_daemon(program):
-    config = program("")
+async def test_programs_and_the_commands_beside_them_have_nothing_of_an_outer_daemon(program, services: Services):
+    config, bare = program(""), replace(services, environment=OUTER)
+    served = replace(bare, server_url="unix:///own")
 
-    of_program = environment_of_program(config, OUTER, None, None)
-    of_check = command_beside(config, "healthcheck_command", ("/bin/true",), 12, OUTER, "unix:///own").environment
+    of_program = environment_of_program(config, bare, None)
+    of_check = command_beside(config, "healthcheck_command", ("/bin/true",), 12, served).environment
 
     own = {
         "PATH": "/bin",

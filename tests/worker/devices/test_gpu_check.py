@@ -56,7 +56,7 @@ def test_a_log_without_a_reason_gives_none():
 
 
 @pytest.mark.integration
-@pytest.mark.slow  # TensorFlow is imported anew: its reason is in what it says then
+@pytest.mark.slow  # the look imports TensorFlow anew: its reason is in what it says then
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="needs a host without GPUs")
 def test_a_process_that_is_to_use_two_gpus_of_none_says_so_and_replicas_min_makes_it_an_end(tmp_path: Path):
     script = tmp_path / "train.py"

@@ -14,6 +14,7 @@ from supervisor.host.health_checks import HealthChecks, NotRun
 from supervisor.host.resources import usage
 from supervisor.protocol.plurals import counted
 from supervisor.runner.attempt.launching import command_beside
+from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 
 LOOK_EVERY_S = 1.0  # a limit is for what grows; what takes a gigabyte within a second is the kernel's to stop
@@ -41,13 +42,11 @@ class _LimitExceeded:
 
 
 class ResourceWatch:
-    """All programs, by `runners`, until cancelled. `environment`: the daemon's; `server_url`: where it is
-    reached from its host."""
+    """All programs, by `runners`, until cancelled. `services`: what programs share."""
 
-    def __init__(self, runners: Mapping[str, Runner], environment: Mapping[str, str], server_url: str | None) -> None:
+    def __init__(self, runners: Mapping[str, Runner], services: Services) -> None:
         self._runners = runners
-        self._environment = environment
-        self._server_url = server_url
+        self._services = services
         self._health: dict[str, _HealthRecord] = {}
         self._over: dict[str, _LimitExceeded] = {}
         self._needed = asyncio.Event()
@@ -133,7 +132,7 @@ class ResourceWatch:
     async def _check_health(self, runner: Runner, known: _HealthRecord) -> None:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
-        check = command_beside(config, "healthcheck_command", command, runner.pid, self._environment, self._server_url)
+        check = command_beside(config, "healthcheck_command", command, runner.pid, self._services)
         try:
             why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
         except NotRun as error:  # its user's directory may be away, or the host has no process to spare
