@@ -240,6 +240,8 @@ def test_web_pages_are_refused(daemon: Daemon):
 def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN.replace("stopwaitsecs=3", "stopwaitsecs=60")) as daemon:
         pid = daemon.until_state("stubborn", "RUNNING")["pid"]
+        log = Path(daemon.status("stubborn")["stdout_logfile"])
+        daemon.until(lambda: b"end" in content(log), "it ignores SIGTERM")
         server = proxy(daemon).supervisor
         assert server.shutdown() is True
         daemon.until(lambda: server.getState()["statecode"] == -1, "it leaves")
