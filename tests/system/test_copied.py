@@ -40,6 +40,7 @@ def test_a_daemon_in_a_copied_folder_leaves_the_processes_of_the_original_alone(
         theirs = {name: first.until_state(name, "RUNNING")["pid"] for name in ("sleeper", "bare")}
         first.until(lambda: marks.read_mark(theirs["bare"]) is None, "it has cleared its environment")
         copied(original, copy)
+        first.until_step("count", first.status("count")["job"]["step"] + 25)  # what it commits now is its own alone
         second = Daemon(copy, programs(copy, "startup_timeout=10"))
         with second:
             mine = second.until_step("count", 20)["pid"]

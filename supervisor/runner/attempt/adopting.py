@@ -98,6 +98,13 @@ class Leftovers:
         """For a worker that can't be adopted: all its processes are strays, which have to end."""
         return replace(self, worker=None, companions=(), strays=self.strays + self.companions)
 
+    def was_cut_off(self, attempt: int) -> bool:
+        return attempt in self.cut_off_by_host
+
+    def is_foreign(self, attempt: int) -> bool:
+        """Whether a worker of another state folder's daemon is at it."""
+        return self.foreign is not None and self.foreign.attempt == attempt
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignProcess:

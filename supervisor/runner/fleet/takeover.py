@@ -127,7 +127,7 @@ class Takeover:
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
                 recorded = await self._record_unseen_end(
-                    runner, attempt, not_adopted if ended_here else None, attempt in left.cut_off_by_host, turn
+                    runner, attempt, left, not_adopted if ended_here else None, turn
                 )
         if not (adopted or recorded):
             runner.records.goodput.on_worker_lost(runner.wanted, None, None)
@@ -174,18 +174,18 @@ class Takeover:
         return await asyncio.to_thread(lambda: any(ownership.is_of_another(pid, state_dir) for pid in pids))
 
     async def _record_unseen_end(
-        self, runner: Runner, attempt: int, ended_here: str | None, host_left: bool, turn: StartTurn
+        self, runner: Runner, attempt: int, left: Leftovers, ended_here: str | None, turn: StartTurn
     ) -> bool:
         """Records an attempt that ended while no daemon ran. `ended_here`: in words, if this daemon has ended it.
 
         Returns whether the program's job recorded it and decides what follows.
         """
         is_decided = ended_here is None or (runner.config.job is not None and self._services.gang is None)
-        if is_decided and await self._record_lost_attempt(runner, attempt, ended_here, host_left, turn):
+        if is_decided and await self._record_lost_attempt(runner, attempt, left, ended_here, turn):
             return True
         if runner.memory is not None:
             runner.memory.release(attempt)
-        await self._record_end(runner.name, attempt, ended_here or "ended unseen", host_left)
+        await self._record_end(runner.name, attempt, ended_here or "ended unseen", left.was_cut_off(attempt))
         return False
 
     def _adopt(self, runner: Runner, left: LeftoverWorker) -> bool:
@@ -205,7 +205,7 @@ class Takeover:
         return True
 
     async def _record_lost_attempt(
-        self, runner: Runner, attempt: int, ended_here: str | None, host_left: bool, turn: StartTurn
+        self, runner: Runner, attempt: int, left: Leftovers, ended_here: str | None, turn: StartTurn
     ) -> bool:
         """Records an attempt that ended while no daemon was there, and goes on from there in its turn.
 
@@ -213,7 +213,10 @@ class Takeover:
         STOPPED and wanted, and goes on with its next start.
         """
         services, records = self._services, runner.records
-        saved_in = runner.facts.current.checkpoint_dir if attempt == runner.attempt else None
+        host_left = left.was_cut_off(attempt)
+        # the worker of the folder that this one is a copy of may have saved since, and goes on from that itself
+        is_mine = attempt == runner.attempt and not left.is_foreign(attempt)
+        saved_in = runner.facts.current.checkpoint_dir if is_mine else None
         lost, unread, lived_s_ago = await adopting.reconstruct_end(
             runner.config,
             attempt,
@@ -272,7 +275,7 @@ class Takeover:
             text = "configured no more; flushed and left" if flushed else "configured no more; ended"
             cause = Cause.STOPPED if flushed else Cause.LOST
             for attempt in left.open_attempts:
-                await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+                await self._record_end(name, attempt, text, left.was_cut_off(attempt), cause)
         return True
 
     async def note_folder(self) -> None:
