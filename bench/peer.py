@@ -93,6 +93,7 @@ def binaries(peer: Peer = SUPERVISOR) -> Path:
                 "install",
                 "--quiet",
                 "--disable-pip-version-check",
+                "--no-compile",  # most modules are never imported
             )
             _do(peer, *pip, *peer.requirements)
             done.write_text(wanted)

@@ -105,8 +105,10 @@ def _conflicts(
     }
     needed_names = {needed for config in together.values() for needed in config.needed_names}
     sections = [f"program:{name.partition(':')[0]}" for name in needed_names]  # so none counts as a typing error
-    section_relations.check_across_sections(error.config.supervisord, together, written, sections)
-    groups = {name: config.group for name, config in together.items()}
+    config = error.config
+    in_use = section_relations.files_in_use(config.supervisord, config.unix_http_servers, [config.path])
+    section_relations.check_across_sections(config.supervisord, together, written, sections, in_use)
+    groups = {name: program.group for name, program in together.items()}
     for name, program in whole.items():
         for key, needed in section_relations.needed_by_key(program, written[name]):
             if not dependencies.resolve_name(needed, groups):

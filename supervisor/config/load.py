@@ -133,7 +133,8 @@ class _ConfigReader:
         # where [supervisord] is broken, the problems of the programs are reported all the same
         usable = daemon or SupervisordConfig.build(paths_in(self.source.folder / STATE_DIR))
         programs = self._read_programs(usable)
-        section_relations.check_across_sections(usable, programs, self.programs, self.source.sections)
+        in_use = section_relations.files_in_use(usable, unix, (self.source.path, *self.source.included))
+        section_relations.check_across_sections(usable, programs, self.programs, self.source.sections, in_use)
         if daemon is None:
             return None
         return Config(

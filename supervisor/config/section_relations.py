@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 from supervisor.config import dependent_startup
-from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.daemon import DAEMON_FILES, SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.keys.server import UnixServerConfig
 from supervisor.config.program_relations import DAEMON_STREAMS, EVENTS_OF_OUTPUT, no_output
 from supervisor.config.schema.check import SectionReader
 from supervisor.core.fleet import dependencies
@@ -28,9 +29,14 @@ def check_across_sections(
     programs: Mapping[str, ProgramConfig],
     written: Mapping[str, SectionReader],
     sections: Iterable[str],
+    in_use: Mapping[Path, str],
 ) -> None:
-    """Adds problems of sections with each other. `sections`: the names of all, also of those with problems."""
+    """Adds problems of sections with each other. `sections`: the names of all, also of those with problems.
+
+    `in_use`: `files_in_use`.
+    """
     _check_users(daemon, programs, written)
+    _check_log_files(daemon, programs, written, in_use)
     _check_shared_folders(programs, written)
     _check_dependencies(programs, written, {section.partition(":")[2] for section in sections})
     _check_notify_paths(daemon, programs, written)
@@ -54,6 +60,39 @@ def _check_events_of_streams(programs: Mapping[str, ProgramConfig], written: Map
                 written[name].add_problem(f"{text}; set {key} = NONE, or delete {log}", log)
             else:
                 written[name].add_remark(f"{no_output(log, key)}, so there are no such events", log)
+
+
+def files_in_use(
+    daemon: SupervisordConfig, sockets: Iterable[UnixServerConfig], configuration: Iterable[Path]
+) -> dict[Path, str]:
+    """The files of the daemon that are no logs of programs, with what each is."""
+    files = dict.fromkeys(configuration, "a configuration file")
+    files |= {server.file: "the socket of [unix_http_server]" for server in sockets}
+    return files | {
+        file: f"{key} of [supervisord]" for key in DAEMON_FILES if (file := getattr(daemon, key)) is not None
+    }
+
+
+def _check_log_files(
+    daemon: SupervisordConfig,
+    programs: Mapping[str, ProgramConfig],
+    written: Mapping[str, SectionReader],
+    in_use: Mapping[Path, str],
+) -> None:
+    """Adds a problem for a log of a program that would be written into what the daemon itself needs, and rotated."""
+    for name, program in programs.items():
+        for key in ("stdout_logfile", "stderr_logfile"):
+            file = getattr(program, key)
+            if file is None or file in DAEMON_STREAMS or key not in written[name]:
+                continue
+            what = in_use.get(file)
+            if what is None and (file.is_relative_to(daemon.runtime_dir) or file.is_relative_to(daemon.notice_dir)):
+                what = "in a folder whose files the daemon reads"
+            elif what is None and file.parent == daemon.state_dir and ".log" not in file.suffixes:
+                what = f"in {daemon.state_dir}, where the daemon keeps its own"
+            if what is not None:
+                text = f"{key} is {file}, which is {what}; delete the line, and it is in {daemon.childlogdir}"
+                written[name].add_problem(text, key)
 
 
 def _check_notify_paths(

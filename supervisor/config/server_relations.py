@@ -3,8 +3,9 @@
 import ipaddress
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
-from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.daemon import DAEMON_FILES, SupervisordConfig
 from supervisor.config.keys.server import InetServerConfig, UnixServerConfig
 from supervisor.config.schema.check import SectionReader
 
@@ -78,7 +79,12 @@ def _where(server: UnixServerConfig | InetServerConfig) -> object:
 
 
 def check_daemon(daemon: SupervisordConfig, reader: SectionReader) -> None:
-    """Adds a problem for settings of [supervisord] that leave it without any log."""
+    """Adds a problem for settings of [supervisord] that leave it without any log, or have two files in one place."""
+    owners: dict[Path, str] = {}
+    for key in DAEMON_FILES:
+        file = getattr(daemon, key)
+        if file is not None and (owner := owners.setdefault(file, key)) != key:
+            reader.add_problem(f"{key} is the same file as {owner}; set another, or delete one of the lines", key)
     if daemon.silent and daemon.nodaemon and daemon.logfile is None and not daemon.log_to_syslog:
         reader.add_problem(
             "silent is true and logfile is NONE, so there would be no log at all; set logfile, or delete silent",

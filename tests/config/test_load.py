@@ -409,6 +409,40 @@ def test_two_servers_at_one_place_are_refused(complaints, kind, line, key):
     ]
 
 
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("train.conf", "a configuration file"),
+        ("ctl.sock", "the socket of [unix_http_server]"),
+        (".stepkeeper/supervisord.log", "logfile of [supervisord]"),
+        (".stepkeeper/changes.log", "changes_logfile of [supervisord]"),
+        (".stepkeeper/supervisord.pid", "pidfile of [supervisord]"),
+        (".stepkeeper/ledger.sqlite", "where the daemon keeps its own"),
+        (".stepkeeper/run/x/1/out.log", "in a folder whose files the daemon reads"),
+        (".stepkeeper/notices/n", "in a folder whose files the daemon reads"),
+    ],
+)
+def test_log_of_a_program_is_no_file_of_the_daemon(complaints, tmp_path, file, what):
+    [problem] = complaints(
+        f"{DAEMON}[unix_http_server]\nfile = ctl.sock\n[program:x]\ncommand = /bin/true\nstderr_logfile = {file}\n"
+    )
+
+    assert f"stderr_logfile is {tmp_path}/{file}" in problem and what in problem
+    assert problem.endswith(f"delete the line, and it is in {tmp_path}/.stepkeeper/log")
+
+
+@pytest.mark.parametrize("file", [".stepkeeper/x.log", ".stepkeeper/x.log.1", ".stepkeeper/log/x", "logs/x", "AUTO"])
+def test_log_of_a_program_may_be_beside_those_of_the_daemon(program, file):
+    assert program("command = /bin/true", f"stdout_logfile = {file}").stdout_logfile is not None
+
+
+@pytest.mark.parametrize("key", ["changes_logfile", "pidfile"])
+def test_files_of_the_daemon_are_not_one(complaints, key):
+    [problem] = complaints(f"{DAEMON}logfile = x\n{key} = x\n")
+
+    assert f"{key} is the same file as logfile" in problem
+
+
 def test_a_log_at_dev_null_is_none(program):
     config = program("command = x", "stdout_logfile = /dev/null", "stderr_logfile = /dev/null")
 

@@ -178,6 +178,7 @@ class SupervisordConfig(HookKeys):
     )
 
 
+DAEMON_FILES = ("logfile", "changes_logfile", "pidfile")
 LOG_PATHS = ("childlogdir", "logfile", "changes_logfile")
 """Of the paths in a state folder: those of logs."""
 
