@@ -50,7 +50,7 @@ def host(tmp_path: Path) -> Iterator[GpuHost]:
 
 @pytest.fixture
 async def heard(host: GpuHost, tmp_path: Path) -> AsyncIterator[Heard]:
-    made = Heard(host.helper(poll_s=0.5, within_s=WITHIN_S), tmp_path)
+    made = Heard(host.helper(poll_s=0.5, within_s=10 * WITHIN_S), tmp_path)
     made.client.start()
     yield made
     made.client.close()
