@@ -27,7 +27,7 @@ from supervisor.signals import SAME_SIGNAL_S
 from tests.control.test_endpoints import free_port
 from tests.reading import alive, records
 from tests.system.both import UnixTransport
-from tests.system.harness import PATIENCE_S, Daemon, Refused, job
+from tests.system.harness import PATIENCE_S, Daemon, Refused, job, tell_to_fail
 
 ENDLESS = 100_000
 KILLS = int(os.environ.get("DAEMON_KILLS", "8"))
@@ -347,11 +347,10 @@ def test_done_job_is_still_done_after_a_restart_of_the_daemon(tmp_path: Path):
 
 @pytest.mark.slow
 def test_history_after_an_exception_has_the_last_step(tmp_path: Path):
-    folder = tmp_path / "count"
     keys = "autorestart=false"
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=ENDLESS, FAIL="told")) as daemon:
         daemon.until_step("count", 5)
-        (folder / "fail").write_text("raised-between-reports")
+        tell_to_fail(tmp_path / "count", "raised-between-reports")
 
         daemon.until_state("count", "EXITED")
 

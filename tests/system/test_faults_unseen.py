@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.reading import alive
-from tests.system.harness import TRAINER, Daemon, job
+from tests.system.harness import TRAINER, Daemon, job, tell_to_fail
 from tests.system.test_dependencies import said
 from tests.system.test_repeating import memory_cgroup  # noqa: F401 - a fixture
 
@@ -42,8 +42,7 @@ def end_unseen(daemon: Daemon, how: str, reaper: Callable[[int], int], at_step: 
     """The daemon is killed, and then its worker ends in a way of the trainer's `fail_as_told`; a new daemon comes."""
     pid = daemon.until_step("t", at_step)["pid"]
     daemon.die()
-    (daemon.folder / "how").write_text(how)
-    (daemon.folder / "how").rename(daemon.folder / "t" / "fail")
+    tell_to_fail(daemon.folder / "t", how)
     reaper(pid)
     daemon.start()
     daemon.until(lambda: history(daemon)[0]["cause"], "its end is booked")
@@ -98,8 +97,7 @@ def test_the_end_that_nobody_saw_of_one_that_is_held_back_counts_as_any_other(
         pid = daemon.until_step("t", 25)["pid"]
         base_pid = daemon.status("base")["pid"]
         daemon.die()
-        (tmp_path / "how").write_text(how)
-        (tmp_path / "how").rename(tmp_path / "t" / "fail")
+        tell_to_fail(tmp_path / "t", how)
         reaper(pid)
         os.kill(base_pid, signal.SIGKILL)
         reaper(base_pid)
