@@ -70,6 +70,7 @@ def forms(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.integration
+@pytest.mark.timeout(900)  # it starts TensorFlow eight times, and proves a job
 def test_its_commands_work_and_print_what_stands_below_them(shell: Shell):
     save_script(shell)
     printed, drilled, missing = "", False, list[str]()
