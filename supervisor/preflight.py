@@ -13,7 +13,7 @@ from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.ledger.wanted_file import FILE, peek_wanted
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
-from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.host.processes.spawning import SpawnError, current_folder, find_command, require_interpreter
 from supervisor.ini.ownership import why_not_as_root
 from supervisor.protocol.checkpoints.account import ProgressAccount, SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
@@ -116,7 +116,7 @@ def _command_remarks(
 
 def _why_no_command(command: str, environment: Mapping[str, str], folder: Path | None, program: str) -> str | None:
     try:
-        find_command(command, environment, folder, program)
+        require_interpreter(find_command(command, environment, folder, program), program)
     except SpawnError as error:
         return str(error)
     return None

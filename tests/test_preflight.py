@@ -40,6 +40,9 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["command=/bin/cat", "directory=gone"], "its directory {0}/gone does not exist"),
         (["command=/etc/passwd"], "/etc/passwd is not executable"),
         (["command=/usr/bin/env python3 x.py"], None),
+        (["command={0}/whole"], None),
+        (["command={0}/stale -x"], "there is no '/gone/venv/bin/python', which the first line of {0}/stale names"),
+        (["command={0}/crlf"], r"there is no '/bin/sh\r', which the first line of {0}/crlf names"),
         (["command=python3 -u gone.py", "directory=."], "there is no {0}/gone.py"),
         (["command=python3 -m http.server"], None),
         (["command=/bin/cat", "healthcheck_command=gone x"], "healthcheck_command: there is no command 'gone'"),
@@ -66,6 +69,9 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
     (tmp_path / "plain.py").write_text("print(1)")
     (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
     (tmp_path / "empty").mkdir()
+    for name, interpreter in {"whole": "/bin/sh -e", "stale": "/gone/venv/bin/python -I", "crlf": "/bin/sh\r"}.items():
+        (tmp_path / name).touch(0o755)
+        (tmp_path / name).write_bytes(f"#! {interpreter}\nexit\n".encode())
 
     found = [
         remark
