@@ -471,7 +471,7 @@ TOO_QUICKLY = "Exited too quickly (process log may have details)"
 GAVE_UP = "1 failure (crash) without staying up: exited too quickly: exit status 3"
 NO_SUCH_COMMAND = (
     "cannot start missing: there is no command '/nonexistent/program'; install it, or give its full path; "
-    "to be done by the host's operator: correct the path or the rights of the command"
+    "to be done by the host's operator: correct its command or directory, or their rights"
 )
 NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
 NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
