@@ -317,3 +317,11 @@ def test_help_lists_every_action_and_explains_each(ctl):
     assert ctl("help", "completion").out.startswith("completion bash|zsh|fish")
     assert ctl("start", "--help").out.startswith("start NAME ...")
     assert ctl("help", "bogus").status == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("word", ["exit", "quit"])
+def test_words_that_leave_the_shell_are_known_outside_of_it(ctl, word: str):
+    assert (ctl(word).status, ctl(word).out) == (0, "")
+    assert ctl("help", word).out == f"{word}  Exit the supervisor shell.\n"
+    assert word in ctl("help").out
