@@ -210,7 +210,7 @@ class Client:
             return result
         if answer.status == 401:
             remedy = "give user name and password with -u and -p, or in [supervisorctl]"
-            wrong = "" if self.username is None else f"those of {self.username!r} are wrong: "
+            wrong = "" if self.password is None else "this login is wrong; "
             raise LoginNeeded(f"Server requires authentication; {wrong}{remedy}")
         if isinstance(fault, dict):
             raise Refusal(str(fault.get("code")), str(fault.get("message")))

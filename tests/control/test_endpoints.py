@@ -109,7 +109,7 @@ def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
 
     assert "RUNNING" in good.stdout
     assert "Server requires authentication; give user name and password with -u and -p" in bad.stdout + bad.stderr
-    assert "those of 'ann' are wrong: give user name and password" in wrong.stdout + wrong.stderr
+    assert "; this login is wrong; give user name and password" in wrong.stdout + wrong.stderr
     assert (bad.returncode, wrong.returncode) == (1, 1)
 
 

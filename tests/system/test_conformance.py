@@ -566,6 +566,7 @@ UNKNOWN_USER = (
     ],
     [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
+WRONG_LOGIN = (UNKNOWN_USER[0], [1, UNKNOWN_USER[1][1].replace("; ", "; this login is wrong; ")])
 NO_TRACEBACK = "the remedy helps"
 BY_PROGRAM = "the others in its group keep running"
 
@@ -616,7 +617,11 @@ OF_OUR_CLIENT: dict[Script, list[Difference]] = {
         Difference("ctl update", "g: updated process group", "g:early: stopped", BY_PROGRAM),
     ],
     leaving: [Difference("ctl shutdown", 1, 7, NO_SOCKET)],
-    remote: [Difference("ctl -s", *ENDED, SAYS_HOW), Difference("ctl -s", *UNKNOWN_USER, NO_TRACEBACK)],
+    remote: [
+        Difference("ctl -s", *ENDED, SAYS_HOW),
+        Difference("ctl -s", *UNKNOWN_USER, NO_TRACEBACK),
+        Difference("ctl -s", *WRONG_LOGIN, NO_TRACEBACK),
+    ],
 }
 """The same for our client with our daemon, beside the stock client with the stock daemon."""
 
