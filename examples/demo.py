@@ -26,7 +26,7 @@ from supervisor.protocol.checkpoints import selection as checkpoints
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "demo-run"
 CONFIGURATION = ROOT / "examples" / "demo.conf"
-TIMEOUT_S = 170.0  # for each wait; the whole demonstration takes about two minutes on two cores
+STALLED_S = 170.0  # so long without a sign of life is a failure; the whole takes two minutes on two idle cores
 POLL_S = 0.1
 
 console = Console(highlight=False)
@@ -51,7 +51,7 @@ class Supervisord:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + STALLED_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise DemoFailed(
@@ -70,10 +70,10 @@ class Supervisord:
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(60)
+            self._process.wait(STALLED_S)  # more than the daemon gives its jobs to save and exit
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGTERM)  # the second one means: at once
-            self._process.wait(30)
+            self._process.wait(STALLED_S)
         return time.monotonic() - began
 
 
@@ -81,6 +81,30 @@ def status(name: str) -> dict[str, Any]:
     """The status of one program."""
     programs: list[dict[str, Any]] = client.call("status")["programs"]
     return next(program for program in programs if program["name"] == name)
+
+
+def watch(
+    name: str,
+    ask: Callable[[str], dict[str, Any]] = status,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[dict[str, Any]]:
+    """The status of a job, again and again, however long it takes.
+
+    Raises DemoFailed once the job has failed, or shows no progress for `STALLED_S`.
+    """
+    before, changed_at = None, clock()
+    while True:
+        current = ask(name)
+        yield current
+        if current["state"] == "FAILED":
+            raise DemoFailed(f"{name} failed: {current['reason']}")
+        progress = (current["state"], current["pid"], *(current["job"][key] for key in ("attempt", "section", "step")))
+        if progress != before:
+            before, changed_at = progress, clock()
+        elif clock() - changed_at > STALLED_S:
+            raise DemoFailed(f"{name} made no progress for {STALLED_S:g} s; its status is {current['description']}")
+        pause(POLL_S)
 
 
 class Display:
@@ -108,9 +132,7 @@ class Display:
 
     def follow(self, name: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Shows the job's progress until `until` is true of its status."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            current = status(name)
+        for current in watch(name):
             job = current["job"]
             saved = job["checkpoint"]["step"] if job["checkpoint"] else "none"
             note = f"{current['state']:<9} attempt {job['attempt']}  last checkpoint {saved}"
@@ -119,13 +141,8 @@ class Display:
             else:
                 self._bars.update(self._bar, note=note)
             if until(current):
-                return current
-            if current["state"] == "FAILED":
-                raise DemoFailed(f"{name} failed: {current['reason']}")
-            time.sleep(POLL_S)
-        raise DemoFailed(
-            f"{name} did not get this far within {TIMEOUT_S:g} s; its status is {status(name)['description']}"
-        )
+                break
+        return current
 
 
 def reaches(step: int) -> Callable[[dict[str, Any]], bool]:
@@ -143,9 +160,9 @@ def kill_worker(display: Display, moment: str) -> None:
     before = status("disturbed")
     os.kill(before["pid"], signal.SIGKILL)
     began = time.monotonic()
-    while (new := status("disturbed")["pid"]) in (None, before["pid"]):
-        if time.monotonic() - began > 10:
-            raise DemoFailed("no new worker within 10 s")
+    for current in watch("disturbed", pause=lambda _: time.sleep(0.001)):
+        if (new := current["pid"]) not in (None, before["pid"]):
+            break
     took = (time.monotonic() - began) * 1000
     display.print_line(
         f"[red]kill -9[/] {moment} at step {before['job']['step']}: "
@@ -249,7 +266,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; all processes are stopped")
         return 130
-    except (DemoFailed, Refusal, Unreachable) as error:
+    except (DemoFailed, Refusal, Unreachable, subprocess.TimeoutExpired) as error:
         console.print(f"[red]the demonstration failed[/]: {error}")
         return 1
     console.print(f"took {time.monotonic() - began:.0f} s; logs, ledger and checkpoints are in {FOLDER.name}/")

@@ -60,6 +60,7 @@ gc.freeze()  # modules stay for good, so the garbage collector need not scan the
 log = structlog.get_logger()
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is running
+START_FAILURES = (OSError, ListenError, LedgerError, SpawnError, limits.LimitError)
 
 
 def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = None) -> int:
@@ -121,7 +122,7 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         return fail(str(error), EXIT_BUSY)
     except AllocationError as error:
         return fail(str(error), EXIT_CONFIG)
-    except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
+    except START_FAILURES as error:
         background.report_failure(EXIT_CANNOT_RUN)
         return fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
@@ -209,6 +210,10 @@ def _run_daemon(
     lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
     try:
         return asyncio.run(lifecycle.run())
+    except START_FAILURES as error:
+        if reload.was_daemon:  # whose standard error nobody sees if it is in the background
+            log.error("daemon.not_started", reason=_explain_start_failure(error), effect="programs run on without it")
+        raise
     finally:
         daemon_log.stop()
 

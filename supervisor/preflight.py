@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config import Config, JobConfig, ProgramConfig, SupervisordConfig
+from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.program import NO_COMMAND
+from supervisor.host import hooks
 from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.ledger.wanted_file import FILE, peek_wanted
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
-from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.host.processes.spawning import SpawnError, current_folder, find_command, require_interpreter
 from supervisor.ini.ownership import why_not_as_root
 from supervisor.protocol.checkpoints.account import ProgressAccount, SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
@@ -68,6 +70,7 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         f"{config.path}: [supervisord] {key}: {why}; the daemon believes what is in there"
         for key, why in believed.items()
     ]
+    remarks += [f"{config.path}: [supervisord] {text}" for text in _hook_remarks(config.supervisord, "hooks")]
     wanted = peek_wanted(config.supervisord.state_dir / FILE)
     for name, program in config.programs.items():
         place = (
@@ -76,6 +79,7 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         known = {**environment, **config.supervisord.environment, **program.environment}
         texts = [
             *_command_remarks(name, program, known, config.supervisord.directory),
+            *_hook_remarks(program, name),
             *_folder_remarks(program, config),
         ]
         if program.job is not None and not any(text.startswith("checkpoint_dir") for text in texts):
@@ -114,9 +118,16 @@ def _command_remarks(
         yield f"entrypoint: there is no {missing}; correct the name, or set `directory` to the folder it lies in"
 
 
+def _hook_remarks(keys: HookKeys, name: str) -> Iterator[str]:
+    """What would keep hooks from running, which must not be found when one is needed."""
+    for event, command in keys.hooks().items():
+        if command and (why := _why_no_command(command[0], {"PATH": hooks.PATH}, hooks.FOLDER, name)) is not None:
+            yield f"hook_{event}: {why.removeprefix(f'cannot start {name}: ')}"
+
+
 def _why_no_command(command: str, environment: Mapping[str, str], folder: Path | None, program: str) -> str | None:
     try:
-        find_command(command, environment, folder, program)
+        require_interpreter(find_command(command, environment, folder, program), program)
     except SpawnError as error:
         return str(error)
     return None

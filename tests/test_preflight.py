@@ -40,10 +40,16 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["command=/bin/cat", "directory=gone"], "its directory {0}/gone does not exist"),
         (["command=/etc/passwd"], "/etc/passwd is not executable"),
         (["command=/usr/bin/env python3 x.py"], None),
+        (["command={0}/whole"], None),
+        (["command={0}/stale -x"], "there is no '/gone/venv/bin/python', which the first line of {0}/stale names"),
+        (["command={0}/crlf"], r"there is no '/bin/sh\r', which the first line of {0}/crlf names"),
         (["command=python3 -u gone.py", "directory=."], "there is no {0}/gone.py"),
         (["command=python3 -m http.server"], None),
         (["command=/bin/cat", "healthcheck_command=gone x"], "healthcheck_command: there is no command 'gone'"),
         (["command=/bin/cat", "stop_command=/gone/x"], "stop_command: there is no command '/gone/x'"),
+        (["command=/bin/cat", "hook_failed=./gone x"], "hook_failed: there is no command './gone'"),
+        (["command=/bin/cat", "hook_done={0}/stale"], "hook_done: there is no '/gone/venv/bin/python', which the"),
+        (["command=/bin/cat", "hook_done=sh -c gone"], None),
         (["command=/bin/cat", "stdout_logfile=/no/such/folder/x.log"], "cannot write /no/such/folder/x.log"),
         (["command=/bin/cat", "stdout_logfile=/dev/stdout", "stdout_logfile_maxbytes=0"], None),
         (["command=/bin/cat", "checkpoint_dir=test.conf/x"], "cannot use {0}/test.conf/x: Not a directory"),
@@ -66,6 +72,9 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
     (tmp_path / "plain.py").write_text("print(1)")
     (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
     (tmp_path / "empty").mkdir()
+    for name, interpreter in {"whole": "/bin/sh -e", "stale": "/gone/venv/bin/python -I", "crlf": "/bin/sh\r"}.items():
+        (tmp_path / name).touch(0o755)
+        (tmp_path / name).write_bytes(f"#! {interpreter}\nexit\n".encode())
 
     found = [
         remark
@@ -75,6 +84,14 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
 
     assert len(found) == (says is not None)
     assert says is None or says.format(tmp_path) in found[0]
+
+
+def test_a_hook_of_all_programs_that_cannot_run_is_a_remark(tmp_path: Path):
+    config = loaded(tmp_path, "[supervisord]\nhook_failed=stepkeeper-notify\n")
+
+    (remark,) = program_remarks(config, os.environ)
+
+    assert "test.conf: [supervisord] hook_failed: there is no command 'stepkeeper-notify' in PATH (/usr" in remark
 
 
 @pytest.mark.integration

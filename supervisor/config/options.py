@@ -46,7 +46,7 @@ _SWITCHES = (
 )
 
 _REFUSED = {
-    "-t": "which is strip_ansi in Supervisor: logs are kept as programs print them; take it out, and strip them when "
+    "-t": "in Supervisor that is strip_ansi; logs are kept as programs print them; take it out, and strip them when "
     "reading (to check the configuration and start nothing: --check-config)",
     "--strip_ansi": "logs are kept as programs print them; take it out, and strip them when reading",
     "--profile_options": "the daemon is not run under a profiler; take it out, and look at the running one, for "

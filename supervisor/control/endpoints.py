@@ -11,7 +11,13 @@ import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
 from supervisor.control.http.access import Login
-from supervisor.control.listening_sockets import BACKLOG, ListenError, SocketFile, listen_on_address
+from supervisor.control.listening_sockets import (
+    BACKLOG,
+    ListenError,
+    SocketFile,
+    listen_on_address,
+    require_unused,
+)
 from supervisor.host.service.file_watch import FileWatch
 from supervisor.host.service.reloading import Reload, TakenListener
 
@@ -68,6 +74,25 @@ def open_endpoints(config: Config, reload: Reload, is_reload: Callable[[], bool]
                 else:
                     reload.keep(place, file.listener, (file.path, file.inode))
             at_end.pop_all()
+
+
+def why_not_open(config: Config, present: Config) -> str | None:
+    """Why a daemon of `config` could not open its sockets in place of this one, of `present`; None if it could. Blocks.
+
+    Of files and ports of this one nothing can be said before it has left them.
+    """
+    files = {server.file.resolve() for server in present.unix_http_servers}
+    ports = {server.address[1] for server in present.inet_http_servers}
+    try:
+        for unix in config.unix_http_servers:
+            if unix.file.resolve() not in files:
+                require_unused(unix.file)
+        for inet in config.inet_http_servers:
+            if inet.address[1] not in ports:
+                listen_on_address(*inet.address).close()
+    except ListenError as error:
+        return str(error)
+    return None
 
 
 def _place(server: UnixServerConfig | InetServerConfig) -> str:

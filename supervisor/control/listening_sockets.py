@@ -60,8 +60,7 @@ def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> sock
     The folder may be another user's, who can put anything in the place of each name at any moment. So it is named by a
     descriptor, and mode and owner are set through one of the socket. Raises ListenError.
     """
-    if _is_in_use(path):
-        raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
+    require_unused(path)
     temporary = f".{path.name}.{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -81,6 +80,12 @@ def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> sock
             f"set [unix_http_server] file to a path in an existing folder that this user can write to"
         ) from error
     return listener
+
+
+def require_unused(path: Path) -> None:
+    """Raises ListenError if a program listens on the file."""
+    if _is_in_use(path):
+        raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
 
 
 def _give_mode_and_owner(name: str, folder: int, mode: int, owner: tuple[int, int] | None) -> None:

@@ -131,7 +131,8 @@ class _Application:
             return _error(error.code, str(error))
         except web.RequestRefused as error:
             code = Code.UNKNOWN_COMMAND.name if error.status == HTTPStatus.NOT_FOUND else error.status.phrase
-            return replace(web.error_response(error.status, code, error.status.phrase), headers=error.headers)
+            remedy = f"; use {error.headers['Allow']}" if "Allow" in error.headers else ""
+            return replace(web.error_response(error.status, code, error.status.phrase + remedy), headers=error.headers)
         except Exception as error:
             log.exception("internal.failed", path=request.path)
             return web.error_response(HTTPStatus.INTERNAL_SERVER_ERROR, Code.FAILED.name, internal_error(error))

@@ -210,7 +210,8 @@ class Client:
             return result
         if answer.status == 401:
             remedy = "give user name and password with -u and -p, or in [supervisorctl]"
-            raise LoginNeeded(f"Server requires authentication; {remedy}")
+            wrong = "" if self.password is None else "this login is wrong; "
+            raise LoginNeeded(f"Server requires authentication; {wrong}{remedy}")
         if isinstance(fault, dict):
             raise Refusal(str(fault.get("code")), str(fault.get("message")))
         if answer.status >= 500:

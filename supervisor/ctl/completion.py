@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-import argcomplete
+from argcomplete.finders import CompletionFinder
 
 from supervisor.ctl import naming
 from supervisor.ctl.actions.table import TABLE, find_action
@@ -19,7 +19,17 @@ def answer(parser: argparse.ArgumentParser) -> None:
             action.completer = lambda prefix, **_: list(TABLE)  # type: ignore[attr-defined]
         elif action.dest == "arguments":
             action.completer = _arguments  # type: ignore[attr-defined]
-    argcomplete.autocomplete(parser, always_complete_options=False)
+    _Finder()(parser, always_complete_options=False)
+
+
+class _Finder(CompletionFinder):
+    def collect_completions(
+        self, active_parsers: list[argparse.ArgumentParser], parsed_args: argparse.Namespace, cword_prefix: str
+    ) -> list[str]:
+        """Behind an action, its own options and names; argcomplete would offer those that stand before it."""
+        if getattr(parsed_args, "action", None) is not None:
+            return [word for word in _arguments(cword_prefix, parsed_args) if word.startswith(cword_prefix)]
+        return super().collect_completions(active_parsers, parsed_args, cword_prefix)
 
 
 def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Sequence[str]:

@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `supervisorctl "signal HUP" web`, as Ansible's and Salt's modules write it, is `supervisorctl signal HUP web`
         options.action, *words = options.action.split() or [""]
         options.arguments = [*words, *options.arguments]
-    if options.action == "completion":
-        return _completion(options)
     early_interrupt.end()
     try:
+        if options.action == "completion":
+            return _completion(options)
         if options.hosts is not None:
             return _act_on_hosts(options)
         if options.limit is not None:

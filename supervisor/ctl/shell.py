@@ -20,7 +20,7 @@ from supervisor.ini.ownership import why_not_as_root
 HISTORY_LINES = 1000
 OPEN = "open"
 END = "EOF"  # what `cmd` calls the end of the input
-LEAVE = ("quit", "exit", END)
+LEAVE = (*table.LEAVING, END)
 
 
 class Shell(cmd.Cmd):
@@ -89,7 +89,7 @@ class Shell(cmd.Cmd):
 
     def completenames(self, text: str, *ignored: object) -> list[str]:
         """Actions that begin with `text`."""
-        return _starting_with(text, (*sorted(table.TABLE), "exit", "quit"))
+        return _starting_with(text, (*sorted(table.TABLE), *table.LEAVING))
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
         """Programs that begin with `text`, after an action that takes them."""

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -25,6 +26,7 @@ from supervisor.protocol.plurals import counted
 QUEUED = 100  # of a program; if each command takes its 30 s, the last is 50 minutes late: more would be of no use
 SHOWN_BYTES = 500  # the last of what a command that failed wrote to standard error
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FOLDER = Path("/")  # where each command runs (`start_own`)
 
 log = structlog.get_logger()
 

@@ -65,6 +65,24 @@ def test_a_mistake_in_an_included_file_leaves_no_new_file(tmp_path: Path) -> Non
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[program:x]\ncommand = /bin/true\nuser = nobody-of-this-name\n",
+        "[supervisord]\nUser: nobody-of-this-name\n",
+        "[inet_http_server]\nport = 9001\nusername = ann\npassword = %(ENV_UNSET)s\n",
+    ],
+)
+def test_no_line_is_left_out_that_would_give_rights_away(tmp_path: Path, text: str) -> None:
+    source, target = tmp_path / "a.conf", tmp_path / "b.conf"
+    source.write_text(f"[supervisord]\n{text}")
+
+    with pytest.raises(CannotMigrate, match=r"leaving out (user|password) would give rights away"):
+        write_migrated(source, target, {})
+
+    assert not target.exists()
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     source, target = tmp_path / "a.conf", tmp_path / "b.conf"
     source.write_text("[supervisord]\n[program:x]\ncommand = /bin/true\n")

@@ -79,6 +79,7 @@ WRONG_KEYS = {
     "one of ours in the wrong section": ("[supervisord]", "checkpoint_dir=c"),
     "nearly one of ours": ("[supervisord]", "state_dri=s"),
     "nearly a job's": ("[supervisord]\n[program:x]\ncommand=/bin/cat", "checkpont_dir=c"),
+    "like no other, but surely a hook": ("[supervisord]\n[program:x]\ncommand=/bin/cat", "hook_restarted=/bin/x"),
     "any in a section with one of ours": ("[supervisord]\n[program:x]\ncommand=/bin/cat\nnotify=true", "workdir=/srv"),
     "any in the section of ours": ("[supervisord]\n[program-defaults]", "workdir=/srv"),
 }

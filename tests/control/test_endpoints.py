@@ -105,11 +105,12 @@ def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
         command = [sys.executable, "-m", "supervisor.ctl.main", "-s", f"http://127.0.0.1:{locked}", *login]
         return subprocess.run([*command, "status"], capture_output=True, text=True, timeout=60, check=False)
 
-    good, bad = ctl("-u", "ann", "-p", "let: me in"), ctl()
+    good, bad, wrong = ctl("-u", "ann", "-p", "let: me in"), ctl(), ctl("-u", "ann", "-p", "let me in")
 
     assert "RUNNING" in good.stdout
     assert "Server requires authentication; give user name and password with -u and -p" in bad.stdout + bad.stderr
-    assert bad.returncode != 0
+    assert "; this login is wrong; give user name and password" in wrong.stdout + wrong.stderr
+    assert (bad.returncode, wrong.returncode) == (1, 1)
 
 
 @pytest.mark.integration

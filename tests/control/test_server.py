@@ -128,6 +128,13 @@ def test_wrong_requests_get_their_status(daemon: Daemon, request_line: bytes, st
 
 
 @pytest.mark.integration
+def test_wrong_method_is_told_which_one_is_right(daemon: Daemon):
+    answer = send(daemon, b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert b'"message": "Method Not Allowed; use POST"' in answer
+
+
+@pytest.mark.integration
 def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
     head = b"POST /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n"
 

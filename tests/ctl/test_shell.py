@@ -177,6 +177,10 @@ def test_tab_completes_actions_and_programs(daemon):
         ("supervisorctl -s {url} stop ", {"digits", "web", "all"}),
         ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch", "--from-step"}),
         ("supervisorctl -s {url} restart ", {"digits", "web", "all", "--rolling", "--discard"}),
+        ("supervisorctl -s {url} start --from", {"--from-scratch", "--from-step"}),
+        ("supervisorctl -s {url} start web --", {"--from-scratch", "--from-step"}),
+        ("supervisorctl -s {url} restart --r", {"--rolling"}),
+        ("supervisorctl --j", {"--json"}),
         ("supervisorctl completion ", {"bash", "zsh", "fish"}),
         ("supervisorctl -s {url} update ", {"digits", "web", "all", "--discard"}),
         ("supervisord --check", {"--check-config"}),
@@ -209,6 +213,20 @@ def test_completion_prints_what_the_shell_reads(shell):
 
     assert "supervisorctl" in result.stdout
     assert "supervisord" in result.stdout.replace("supervisorctl", "")
+
+
+@pytest.mark.integration
+def test_completion_into_a_pipe_that_nobody_reads_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run(
+            [*CTL, "completion", "bash"], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(writing)
+
+    assert (result.returncode, result.stderr) == (141, b"")
 
 
 @pytest.mark.integration
@@ -317,3 +335,11 @@ def test_help_lists_every_action_and_explains_each(ctl):
     assert ctl("help", "completion").out.startswith("completion bash|zsh|fish")
     assert ctl("start", "--help").out.startswith("start NAME ...")
     assert ctl("help", "bogus").status == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("word", ["exit", "quit"])
+def test_words_that_leave_the_shell_are_known_outside_of_it(ctl, word: str):
+    assert (ctl(word).status, ctl(word).out) == (0, "")
+    assert ctl("help", word).out == f"{word}  Exit the supervisor shell.\n"
+    assert word in ctl("help").out

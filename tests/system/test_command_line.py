@@ -97,7 +97,7 @@ def test_an_old_script_with_t_is_told_and_starts_nothing(tmp_path: Path):
     )
 
     assert ended.returncode == 2
-    assert "stepkeeper has no -t: which is strip_ansi in Supervisor" in ended.stderr
+    assert "stepkeeper has no -t: in Supervisor that is strip_ansi" in ended.stderr
     assert not (tmp_path / "state").exists()
 
 

@@ -471,7 +471,7 @@ TOO_QUICKLY = "Exited too quickly (process log may have details)"
 GAVE_UP = "1 failure (crash) without staying up: exited too quickly: exit status 3"
 NO_SUCH_COMMAND = (
     "cannot start missing: there is no command '/nonexistent/program'; install it, or give its full path; "
-    "to be done by the host's operator: correct the path or the rights of the command"
+    "to be done by the host's operator: correct its command or directory, or their rights"
 )
 NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
 NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
@@ -566,6 +566,7 @@ UNKNOWN_USER = (
     ],
     [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
+WRONG_LOGIN = (UNKNOWN_USER[0], [1, UNKNOWN_USER[1][1].replace("; ", "; this login is wrong; ")])
 NO_TRACEBACK = "the remedy helps"
 BY_PROGRAM = "the others in its group keep running"
 
@@ -616,7 +617,11 @@ OF_OUR_CLIENT: dict[Script, list[Difference]] = {
         Difference("ctl update", "g: updated process group", "g:early: stopped", BY_PROGRAM),
     ],
     leaving: [Difference("ctl shutdown", 1, 7, NO_SOCKET)],
-    remote: [Difference("ctl -s", *ENDED, SAYS_HOW), Difference("ctl -s", *UNKNOWN_USER, NO_TRACEBACK)],
+    remote: [
+        Difference("ctl -s", *ENDED, SAYS_HOW),
+        Difference("ctl -s", *UNKNOWN_USER, NO_TRACEBACK),
+        Difference("ctl -s", *WRONG_LOGIN, NO_TRACEBACK),
+    ],
 }
 """The same for our client with our daemon, beside the stock client with the stock daemon."""
 

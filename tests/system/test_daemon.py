@@ -14,7 +14,7 @@ import pytest
 
 from tests.reading import alive, content, records
 from tests.system.disks import mount, umount
-from tests.system.harness import Daemon, job
+from tests.system.harness import Daemon, Refused, job
 
 SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
 
@@ -150,6 +150,51 @@ def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_pat
 
         daemon.until(renewed, "the new configuration is in force")
         daemon.until(lambda: not alive(old), "what is not configured any more is ended")
+
+
+def inet(host: str, port: int) -> str:
+    return f"[inet_http_server]\nport={host}:{port}\nusername=ann\npassword=secret\n"
+
+
+def test_reload_is_refused_where_another_program_has_a_new_address(tmp_path: Path):
+    sleeper, taken = "[program:sleeper]\ncommand=/bin/sleep 100000\n", str(tmp_path / "taken.sock")
+    with (
+        Daemon(tmp_path, sleeper) as daemon,
+        socket.create_server(("127.0.0.1", 0)) as of_others,
+        socket.socket(socket.AF_UNIX) as file_of_others,
+    ):
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        file_of_others.bind(taken)
+        file_of_others.listen()
+        port = of_others.getsockname()[1]
+        sections = {
+            f"127.0.0.1:{port}: Address already in use": inet("127.0.0.1", port),
+            f"{taken}: another program listens there": f"[unix_http_server:more]\nfile={taken}\n",
+        }
+        for why, section in sections.items():
+            daemon.write(sleeper + section)
+
+            with pytest.raises(Refused, match=f"the next daemon would not start: cannot listen on {why}"):
+                daemon.call("reload")
+
+            assert daemon.until_state("sleeper", "RUNNING")["pid"] == pid
+        assert daemon.events("daemon.leaving") == []
+
+
+def test_daemon_that_does_not_start_after_a_reload_says_so_in_the_log(tmp_path: Path):
+    with Daemon(tmp_path, "") as daemon, socket.create_server(("127.0.0.2", 0)) as of_others:
+        port = of_others.getsockname()[1]
+        daemon.write(inet("127.0.0.1", port))
+        daemon.call("reload")
+        daemon.until(lambda: daemon.events("daemon.ready")[1:], "it is back")
+        daemon.write(inet("*", port))  # whether it is free, only a daemon finds that has left the one before
+        daemon.call("reload")
+
+        assert daemon.process is not None
+        assert daemon.process.wait(60) == 71
+
+    (record,) = [record for record in records(tmp_path / "daemon.log") if record["event"] == "daemon.not_started"]
+    assert record["reason"].startswith(f"cannot listen on *:{port}: Address already in use; stop the program")
 
 
 @pytest.mark.slow

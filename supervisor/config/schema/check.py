@@ -117,7 +117,7 @@ class SectionReader:
 
     def _is_meant_for_us(self, key: str) -> bool:
         own = self.own_keys
-        if own is None or own & self.ini.entries.keys():
+        if own is None or own & self.ini.entries.keys() or key.startswith("hook_"):
             return True
         return _nearest(key, frozenset(own), SURELY_MEANT) is not None
 

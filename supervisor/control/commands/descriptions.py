@@ -26,7 +26,7 @@ MAX_SPAN_S = 1e11  # 3,000 years
 def wire_state(runner: Runner) -> tuple[str, int]:
     """The state in Supervisor's words and numbers (XML-RPC API version 3.0); a flush before a stop is STOPPING.
 
-    A program that waits for processes of an earlier daemon to exit is STARTING, so that `stop all` stops it too.
+    A program whose turn to start has not come is STARTING, so that `stop all` stops it too.
     """
     state = WireState.STARTING if runner.is_due else runner.wire_state
     return (state.name, int(state))
@@ -54,8 +54,10 @@ def _description(runner: Runner) -> str:
     if (spare_of := runner.spare_of) is not None and runner.pid is None:
         names, generation = listed(spare_of, ", ", MAX_NAMES), runner.place.generation if runner.place else 0
         return f"spare node, waits until one of those that train is lost or leaves ({names}), generation {generation}"
-    if not runner.takeover.is_startable:
+    if not runner.takeover.is_startable and runner.takeover.has_leftovers:
         return "waiting for processes of an earlier daemon to exit"
+    if runner.is_due:
+        return "waiting for its turn to start"
     if runner.waits_for is not None:
         return runner.waits_for
     pid = f"pid {runner.pid}"

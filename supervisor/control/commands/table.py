@@ -25,6 +25,7 @@ from supervisor.control.commands import (
     top,
 )
 from supervisor.control.commands.configuration import UnsavedJob
+from supervisor.control.endpoints import why_not_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,17 @@ async def reload(context: CommandContext) -> DaemonLeaves:
     if (why := await context.ledger.wanted.until_recorded(with_decisions=True)) is not None:
         effect = "the next daemon would not know what runs, and end it"
         raise CommandError(Code.FAILED, f"cannot reload: {why}; {effect}")
-    if (why := await asyncio.to_thread(context.next_daemon.find_obstacle)) is not None:
+    if (why := await asyncio.to_thread(_find_obstacle, context)) is not None:
         raise CommandError(Code.FAILED, f"cannot reload: the next daemon would not start: {why}; this one goes on")
     unsaved = await configuration.jobs_at_risk(context, (*changes.changed, *changes.removed))
     context.reload()
     return DaemonLeaves(unsaved)
+
+
+def _find_obstacle(context: CommandContext) -> str | None:
+    """Why the next daemon would not start. Blocks."""
+    configuration = context.programs.configuration
+    return context.next_daemon.find_obstacle() or why_not_open(configuration.last_read, configuration.started_with)
 
 
 async def shutdown(context: CommandContext, request: ShutdownRequest) -> DaemonLeaves:

@@ -19,6 +19,7 @@ from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, Stat
 from supervisor.protocol.wire.exits import WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
+SUCCESS_HINT = "if it has gone into the background, keep it in front (pidproxy); if it was done, set startsecs = 0"
 CHECK_HINT = "check the data and the learning rate"
 
 
@@ -115,8 +116,10 @@ def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: 
     if cause is Cause.LOST:  # the gang is broken: nobody can say that it failed
         return launch(facts, now)
     if cause is Cause.CRASH:  # before it was up
-        how = "too quickly" if facts.policy.notify_timeout is None else "before it sent READY=1"
-        text = f"exited {how}: {text}"
+        counts_seconds = facts.policy.notify_timeout is None
+        text = f"exited {'too quickly' if counts_seconds else 'before it sent READY=1'}: {text}"
+        if counts_seconds and event.code == 0:
+            text = f"{text}; {SUCCESS_HINT}"
     if cause is not Cause.EXITED:
         return retry(facts, cause, text, now)
     expected = event.code in facts.policy.exitcodes

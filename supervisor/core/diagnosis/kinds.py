@@ -93,7 +93,8 @@ MEANINGS: Mapping[DeathKind, Meaning] = {
     DeathKind.DATA: Meaning("its data is damaged", AUTHOR, "make the file again that holds the record"),
     DeathKind.USAGE: Meaning("", OPERATOR, "correct the arguments of its command"),
     DeathKind.EXIT_TEXT: Meaning("", AUTHOR, "the line is what it said itself"),
-    DeathKind.COMMAND: Meaning("its command can't be run", OPERATOR, "correct the path or the rights of the command"),
+    DeathKind.COMMAND: Meaning(
+        "its command can't be run", OPERATOR, "correct its command or directory, or their rights"),
     # --- its helpers ---
     DeathKind.DATA_WORKER: Meaning(
         "a DataLoader worker died", AUTHOR, "look above for why; fewer workers need less memory", TRANSIENT),

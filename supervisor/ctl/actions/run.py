@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from supervisor.ctl.actions.base import Arguments, UsageError, print_usage
-from supervisor.ctl.actions.table import TABLE, find_action
+from supervisor.ctl.actions.table import LEAVING, TABLE, find_action
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.ini.problems import nearest_word
@@ -32,6 +32,8 @@ def run_action(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatu
 
 def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     action = find_action(name)
+    if name in LEAVING:
+        return ExitStatus.OK
     if action is None:
         terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
         meant = nearest_word(name, TABLE)

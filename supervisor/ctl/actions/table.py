@@ -28,11 +28,14 @@ def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         raise UsageError("Error: help accepts at most one action")
     if not arguments:
         terminal.print_line("default commands (type help <topic>):\n=====================================")
-        names = sorted(TABLE)
+        names = sorted((*TABLE, *LEAVING))
         for row in range(0, len(names), 6):
             terminal.print_line("".join(f"{name:<13}" for name in names[row : row + 6]).rstrip())
         return ExitStatus.OK
     action = find_action(arguments[0])
+    if arguments[0] in LEAVING:
+        terminal.print_line(f"{arguments[0]}  Exit the supervisor shell.")
+        return ExitStatus.OK
     if action is None:
         terminal.print_line(f"*** No help on {arguments[0]}")
         return ExitStatus.ERROR
@@ -308,6 +311,9 @@ TABLE: Mapping[str, Action] = {
     "version": Action(daemon.version, {"version": "Show the daemon's version."}),
 }
 """All actions. Names from outside are looked up in `find_action` and nowhere else."""
+
+LEAVING = ("exit", "quit")
+"""End the shell; outside of it they do nothing, as in Supervisor."""
 
 ALIASES: Mapping[str, str] = {"story": "timeline"}
 """Earlier names of actions, which go on working."""

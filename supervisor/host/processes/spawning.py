@@ -10,6 +10,7 @@ from typing import TypeVar
 from supervisor.host.blocking_calls import run_within
 from supervisor.protocol import durable
 
+_FIRST_LINE_BYTES = 256  # of which the kernel looks for an interpreter (execve(2))
 LOOK_LIMIT_S = 1.0  # a file system answers within a millisecond; all programs wait for it
 
 Result = TypeVar("Result")
@@ -169,8 +170,8 @@ def explain(program: str, command: Path, directory: Path | None, error: Exceptio
     """The SpawnError for what the system answered when `command`, which exists, was to be started."""
     if not isinstance(error, OSError):  # NUL in an argument, '=' in a variable's name
         return SpawnError(f"cannot start {program}: {error}; correct `command` or `environment`", permanent=True)
-    if error.errno == errno.ENOENT and _has_interpreter_line(command):
-        text = f"the interpreter in the first line of {command} does not exist; correct that line"
+    if error.errno == errno.ENOENT and (interpreter := _interpreter_of(command)) is not None:
+        text = f"there is no {interpreter!r}, which the first line of {command} names; correct that line"
         kind = SpawnErrorKind.NO_FILE
     elif error.errno == errno.ENOEXEC:
         text = f"{command} is neither a binary for this machine nor has a #! line; name its interpreter in `command`"
@@ -201,9 +202,23 @@ def _remedy(number: int | None) -> str:
     return ""
 
 
-def _has_interpreter_line(command: Path) -> bool:
+def require_interpreter(command: Path, program: str) -> None:
+    """Raises SpawnError if the interpreter that the first line of a script names does not exist."""
+    interpreter = _interpreter_of(command)
+    if interpreter is None or not interpreter.startswith("/"):
+        return
+    if (number := _errno_of(Path(interpreter))) in (errno.ENOENT, errno.ENOTDIR):
+        raise explain(program, command, None, OSError(errno.ENOENT, os.strerror(number)))
+
+
+def _interpreter_of(command: Path) -> str | None:
+    """The interpreter that the first line of a file names, as the kernel reads it (a carriage return belongs to it)."""
     try:
         with durable.open_regular(command) as file:
-            return file.read(2) == b"#!"
+            line = file.readline(_FIRST_LINE_BYTES)
     except OSError:
-        return False
+        return None
+    if not line.startswith(b"#!") or len(line) == _FIRST_LINE_BYTES:
+        return None
+    name, *_ = line[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")
+    return os.fsdecode(name) or None

@@ -20,7 +20,13 @@ from supervisor.host.processes.credentials import Credentials, cached_credential
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process_start import SpawnRequest
 from supervisor.host.processes.reach import find_closed
-from supervisor.host.processes.spawning import SpawnError, find_command, look_within_limit, require_script
+from supervisor.host.processes.spawning import (
+    SpawnError,
+    find_command,
+    look_within_limit,
+    require_interpreter,
+    require_script,
+)
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import allocation, mount_points
 from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
@@ -166,6 +172,7 @@ def _start_obstacle(config: ProgramConfig, environment: Mapping[str, str], looks
     """Why the process of a program could not be started now: what of its paths can't be reached; None if all can."""
     try:
         command = find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
+        require_interpreter(command, config.name)
         if looks_up_user and config.user is not None:
             who = find_credentials(config.user).identity
             for path in (command, command.resolve(), *([] if config.directory is None else [config.directory])):

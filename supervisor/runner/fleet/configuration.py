@@ -42,7 +42,9 @@ class ConfigurationReader:
     def __init__(
         self, config: Config, read: Callable[[], Config], services: Services, runners: Mapping[str, Runner]
     ) -> None:
-        self._programs: Mapping[str, ProgramConfig] = config.programs
+        self.started_with = config
+        """What the daemon's own sections have said since its start, whatever was read since."""
+        self.last_read = config
         self._warnings = config.warnings  # the start logs them
         self._read = read
         self._services = services
@@ -51,7 +53,7 @@ class ConfigurationReader:
     @property
     def programs(self) -> Mapping[str, ProgramConfig]:
         """Those that were last read, whether in use or not."""
-        return self._programs
+        return self.last_read.programs
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class ConfigurationReader:
 
     def changes(self) -> Changes:
         """What would change if it was applied now."""
-        used, configured = self._runners, self._programs
+        used, configured = self._runners, self.programs
         return Changes(
             added=tuple(sorted(configured.keys() - used.keys())),
             changed=tuple(
@@ -82,7 +84,7 @@ class ConfigurationReader:
                 training_nodes(config, gang.nodes)
             except AllocationError as error:
                 raise ConfigError([Problem(Location(config.path), str(error))]) from error
-        self._programs = config.programs
+        self.last_read = config
         known = frozenset(self._warnings)
         remarks = tuple(str(warning) for warning in config.warnings if warning not in known)
         for text in remarks:

@@ -228,8 +228,12 @@ async def test_a_start_that_fails_quotes_the_end_of_standard_error(daemon: Comma
 async def test_a_restart_of_what_could_not_be_started_again_leaves_it_running(daemon: CommandContext, tmp_path: Path):
     first = daemon.programs.runners["first"]
     sound, gone = first.config, tmp_path / "gone"
+    stale = tmp_path / "stale"
+    stale.touch(0o755)
+    stale.write_text(f"#!{gone}/bin/python\n")  # as of a virtual environment that was moved
     lacking = {
         "there is no command": replace(sound, command=(str(gone), "1")),
+        f"there is no '{gone}/bin/python'": replace(sound, command=(str(stale), "1")),
         f"its directory {gone} does not exist": replace(sound, directory=gone),
         "this host has no such user": replace(sound, user="nobody-of-this-name"),
     }

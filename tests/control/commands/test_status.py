@@ -46,6 +46,20 @@ def runner(tmp_path: Path) -> Iterator[Callable[..., Runner]]:
     ledger.close()
 
 
+async def test_an_earlier_daemon_is_mentioned_only_where_it_has_left_something(runner: Callable[..., Runner]):
+    """At the first start in a new folder there was none."""
+    first = runner()
+    first.takeover.stage = TakeoverStage.LOOKING
+    idle = full_description(first)
+    first.facts.wanted = True
+    due = full_description(first)
+    first.takeover.has_leftovers = True
+
+    assert idle == "Not started"
+    assert due == "waiting for its turn to start"
+    assert full_description(first) == "waiting for processes of an earlier daemon to exit"
+
+
 async def test_where_an_attempt_began_is_said_only_while_it_runs(
     runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ):

@@ -41,6 +41,17 @@ def test_the_word_of_one_that_has_startsecs_counts_nothing():
     assert job.state is State.STARTING
 
 
+def test_early_end_without_a_failure_has_a_hint():
+    """A program that goes into the background seems to end at once, in Supervisor's words `Exited too quickly`."""
+    job, failing = starting(PLAIN), starting(PLAIN)
+
+    job.handle(WorkerExited(1, code=0), 1.0)
+    failing.handle(WorkerExited(1, code=3), 1.0)
+
+    assert (job.facts.reason or "").startswith("exited too quickly: exit status 0; if it has gone into the background")
+    assert failing.facts.reason == "exited too quickly: exit status 3"
+
+
 def test_without_its_word_it_is_stopped_and_tried_again_until_it_is_given_up():
     job = starting()
 

@@ -229,7 +229,7 @@ async def test_failed_start_says_why(start: Start, tmp_path: Path) -> None:
         (str(tmp_path), {}, SpawnErrorKind.NO_FILE, "there is no command"),
         (plain, {}, SpawnErrorKind.NOT_EXECUTABLE, f"{plain} is not executable; run chmod"),
         (no_line, {}, SpawnErrorKind.NOT_EXECUTABLE, "has a #! line"),
-        (no_interpreter, {}, SpawnErrorKind.NO_FILE, "the interpreter in the first line of"),
+        (no_interpreter, {}, SpawnErrorKind.NO_FILE, "there is no '/no/such/python', which the first line"),
         ("true", {"directory": tmp_path / "missing"}, SpawnErrorKind.OTHER, "missing does not exist; create it"),
         ("true", {"directory": Path(plain)}, SpawnErrorKind.OTHER, "plain is not a directory"),
         ("true", {"environment": {"A=": "1", "PATH": "/bin"}}, SpawnErrorKind.OTHER, "illegal environment variable"),
