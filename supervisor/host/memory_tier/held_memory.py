@@ -50,7 +50,8 @@ class HeldMemory:
             status = os.fstat(seen)
             if not _is_memory_of(status, device, os.geteuid() if owner is None else owner):
                 raise _refusal(place)
-            self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: its user may have a lease on it (fcntl(2)), for whose end opening it would wait
+            self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         finally:
             os.close(seen)
         self.owner = status.st_uid
