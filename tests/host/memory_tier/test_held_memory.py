@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.held_memory import MOST_NAMED, HeldMemory
 from tests.reading import descriptors
 from tests.silent_mount import SilentMount
 from tests.waiting import wait_until
@@ -43,6 +43,7 @@ OPENED = {
     "memory that can grow": "memory(seals=fcntl.F_SEAL_SHRINK)",
     "memory that is about to be replaced": "(memory(name='stepkeeper-state'), time.sleep(0.05), "
     "os.pwrite(memory(name='stepkeeper-state'), b'empty', 0))[0]",
+    "much memory of that name": "[memory(name='stepkeeper-state') for _ in range(500)][0]",
     "memory of a worker that can grow": "memory(seals=fcntl.F_SEAL_SHRINK, name='stepkeeper-state')",
     "a file": "os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)",
     "a deleted file": "(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), os.unlink(sys.argv[1]))[0]",
@@ -212,6 +213,25 @@ def test_what_workers_call_so_is_found_without_their_word(process: Callable[...,
     assert HeldMemory.find([other], None) is None
     with pytest.raises(OSError, match="its size is not sealed"):
         HeldMemory.find([process("memory of a worker that can grow")[0]], None)
+
+
+@pytest.mark.hostile
+def test_a_process_with_many_of_that_name_costs_few_descriptors(process: Callable[..., tuple[int, int]]) -> None:
+    """Without one to spare, the daemon could not reach the workers of others, which it would end."""
+    pid, _ = process("much memory of that name")
+    before = descriptors()
+    seen: list[int] = []
+
+    class Counted(HeldMemory):
+        def __init__(self, pid: int, descriptor: int, owner: int | None) -> None:
+            super().__init__(pid, descriptor, owner)
+            seen.append(descriptors() - before)
+
+    held = Counted.find([pid], None)
+
+    assert held is not None
+    assert max(seen) <= MOST_NAMED + 2
+    held.close()
 
 
 @pytest.mark.hostile
