@@ -28,7 +28,7 @@ from supervisor.protocol.memory_tier.layout import FILE_NAME
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
 MOST_NAMED = 8  # of a process: a worker has one, and two while a larger one takes its place
-MOST_LOOKED_AT = 1 << 16  # descriptors of a process, which costs 0.2 s; a user may have a million for next to nothing
+MOST_LOOKED_AT = 1 << 16  # descriptors of a process, which take a second; a user may have a million for next to nothing
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _BLOCK_BYTES = 512  # of st_blocks
 _closing = BlockingCalls()
