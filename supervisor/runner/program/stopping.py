@@ -1,6 +1,5 @@
 """Ends a program's current attempt, each way harder than the one before: stop command or signal, SIGABRT, SIGKILL."""
 
-import asyncio
 import signal
 
 from supervisor.core.program import effects, events
@@ -39,9 +38,7 @@ class AttemptStopper:
         self._log.info("worker.told_to_stop", attempt=number, command=command[0])
         check = command_beside(self._config, "stop_command", command, self._records.process.pid, self._services)
         try:
-            why = await asyncio.get_running_loop().run_in_executor(
-                self._services.stops, HealthChecks().failure_of, check
-            )
+            why = await self._services.stops.run(check.user, HealthChecks().failure_of, check)
         except NotRun as error:
             why = str(error)
         if why is not None:
