@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -409,3 +410,20 @@ async def test_part_that_is_uploaded_is_told_to_the_chief_and_to_nobody_else(por
         chief.send(PartUploaded(7))
         await wait_until_async(lambda: at_other.lost)
         assert "this is not the chief" in at_other.lost[0][1]
+
+
+@pytest.mark.hostile
+async def test_strangers_who_come_all_at_once_leave_the_event_loop_its_turns(port: int):
+    async with daemon(port, 0):
+        with contextlib.ExitStack() as connected:
+            for _ in range(300):
+                stranger = connected.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex(("127.0.0.1", port))
+            turns = [0.0]
+            for _ in range(300):
+                began = time.perf_counter()
+                await asyncio.sleep(0)
+                turns.append(time.perf_counter() - began)
+
+    assert max(turns) < sum(turns) / 6
