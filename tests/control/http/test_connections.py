@@ -1,6 +1,7 @@
 """Clients that connect and then do not what a client does: nothing, half a request, or too many at once."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import select
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +23,10 @@ from supervisor.control.endpoints import Endpoint
 from supervisor.control.http import web
 from supervisor.control.http.access import Login
 from supervisor.control.http.connection import BLOCK_BYTES, MAX_BODY_BYTES, ClientTimeouts
-from supervisor.control.http.connections import Connections
+from supervisor.control.http.connections import ACCEPTED_A_TURN, Connections
 from supervisor.control.server import serve
 from tests.fuzzing import cases
+from tests.reading import descriptors
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -497,3 +500,19 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
         with pytest.raises(web.RequestRefused) as refused:
             await led(method, target)
         assert (refused.value.status, refused.value.headers.get("Allow")) == (status, allowed)
+
+
+@pytest.mark.hostile
+async def test_clients_who_come_all_at_once_leave_the_event_loop_its_turns(tmp_path: Path):
+    async with serving(tmp_path / "s"):
+        with contextlib.ExitStack() as connected:
+            for _ in range(300):
+                stranger = connected.enter_context(socket.socket(socket.AF_UNIX))
+                stranger.setblocking(False)
+                stranger.connect(str(tmp_path / "s"))
+            held = [descriptors()]
+            for _ in range(100):
+                await asyncio.sleep(0)
+                held.append(descriptors())
+
+    assert 0 < max(after - before for before, after in pairwise(held)) <= ACCEPTED_A_TURN
