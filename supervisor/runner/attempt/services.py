@@ -73,6 +73,8 @@ class Services:
     stops: ThreadsOfUsers = field(default_factory=lambda: ThreadsOfUsers(STOPS_AT_ONCE, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
     loop_share: LoopShare = field(default_factory=LoopShare)
+    listening_share: LoopShare = field(default_factory=LoopShare)
+    """Of the event loop, for what workers say."""
     death_looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DEATHS_AT_ONCE))
     available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""
