@@ -22,7 +22,7 @@ from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
 from tests.host.conftest import PATIENCE_S, Spawned, gone
 from tests.reading import descriptors
-from tests.waiting import stays_async
+from tests.waiting import stays_async, wait_until_async
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
@@ -441,3 +441,34 @@ async def test_descriptors_do_not_grow(start: Start) -> None:
         await each.exit()
 
     assert len(os.listdir("/proc/self/fd")) - before == 50  # the test's own pipes
+
+
+MANY = """
+import os, signal, sys
+for _ in range(300):
+    if os.fork() == 0:
+        signal.pause()
+print("they live", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.hostile
+@pytest.mark.integration
+async def test_who_has_many_descendants_holds_up_nobody_who_notes_some(start: Start, tmp_path: Path) -> None:
+    spawned = start(sys.executable, "-S", "-c", MANY)
+    pid, number = spawned.process.pid, spawned.process.start_time
+    await wait_until_async(lambda: len(tree.descendants(pid, number)) == 300, "they live")
+
+    began = time.thread_time()
+    some = spawned.process.note_descendants(30)
+    some_s = time.thread_time() - began
+    began = time.thread_time()
+    everyone = spawned.process.note_descendants()
+    all_s = time.thread_time() - began
+    spawned.process.send_signal(signal.SIGKILL, group=False)
+    await spawned.exit()
+
+    assert (some, everyone) == (False, True)
+    assert some_s < all_s / 3
+    assert spawned.process.kill_session() >= 300
