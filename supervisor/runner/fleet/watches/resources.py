@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -11,6 +11,7 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.blocking_calls import ThreadsOfUsers
 from supervisor.host.health_checks import HealthChecks, NotRun
+from supervisor.host.processes import marks
 from supervisor.host.resources import usage
 from supervisor.protocol.plurals import counted
 from supervisor.runner.attempt.launching import command_beside
@@ -133,6 +134,9 @@ class ResourceWatch:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
         check = command_beside(config, "healthcheck_command", command, runner.pid, self._services)
+        if (attempt := runner.current.attempt) is not None:  # what it leaves behind ends with the program
+            environment = {**check.environment, marks.VARIABLE: attempt.mark}
+            check = replace(check, environment=environment, cgroup=runner.current.cgroup)
         try:
             why = await self._threads.run(check.user, self._checks.failure_of, check)
         except NotRun as error:  # its user's directory may be away, or the host has no process to spare
