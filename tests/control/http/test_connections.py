@@ -516,3 +516,21 @@ async def test_clients_who_come_all_at_once_leave_the_event_loop_its_turns(tmp_p
                 held.append(descriptors())
 
     assert 0 < max(after - before for before, after in pairwise(held)) <= ACCEPTED_A_TURN
+
+
+@pytest.mark.hostile
+async def test_many_who_ask_at_once_are_answered_in_turns_of_the_event_loop():
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    listener.setblocking(False)
+    no_daemon, poll, answered = cast(Any, None), select.poll(), [0]
+    async with serve([Endpoint(listener, os.geteuid())], no_daemon):
+        with contextlib.ExitStack() as connected:
+            for _ in range(30):
+                client = connected.enter_context(socket.create_connection(listener.getsockname()))
+                client.sendall(b"GET /index.html HTTP/1.1\r\nHost: x\r\n\r\n")
+                poll.register(client, select.POLLIN)
+            while answered[-1] < 30:
+                await asyncio.sleep(0)
+                answered.append(len(poll.poll(0)))
+
+    assert max(after - before for before, after in pairwise(answered)) == 1
