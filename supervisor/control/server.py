@@ -8,7 +8,7 @@ all this. `GET /` is a page for browsers. The folder supervisor_api serves Super
 A GET never changes anything, and requests from any other page in a browser are refused.
 
 Some answers take a tenth of a second on a host with many programs, and hundreds of clients may ask at once. So in each
-turn of the event loop one answer is begun, besides those to root and the daemon's user.
+turn of the event loop one answer is begun, or one call of a multicall, besides those to root and the daemon's user.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class _Application:
             self._routes.add(method, path, handler)
         self._routes.add("GET", "/page/live", pages.respond)
         files.add_routes(self._routes)
-        routes.add_routes(self._routes, context, self._caller)
+        routes.add_routes(self._routes, context, self._caller, self._take_turn)
 
     async def admit(self, request: web.Request) -> web.Response | None:
         """Refuses web pages, and clients without the login where there is one; None: the client may come in."""
@@ -133,9 +133,7 @@ class _Application:
         try:
             if self._until_adopted is not None:
                 await self._until_adopted()
-            if not self._is_privileged(request):
-                await self._share.wait_turn()
-                self._share.use(SHARE_S)  # all of it: what an answer costs is known only afterwards
+            await self._take_turn(request)
             return await self._routes.dispatch(request)
         except CommandError as error:
             return _error(error.code, str(error))
@@ -198,6 +196,14 @@ class _Application:
         return web.json_response(await asyncio.to_thread(openapi.description))
 
     # --- who asks -----------------------------------------------------------------------------------------------------
+
+    async def _take_turn(self, request: web.Request) -> None:
+        """Returns in a turn of the event loop in which nothing else is done for clients who are not privileged."""
+        if self._is_privileged(request):
+            await asyncio.sleep(0)
+        else:
+            await self._share.wait_turn()
+            self._share.use(SHARE_S)  # all of it: what an answer costs is known only afterwards
 
     def _is_privileged(self, request: web.Request) -> bool:
         """Whether root or the daemon's user asks, on a unix socket."""
