@@ -417,12 +417,12 @@ async def test_part_that_is_uploaded_is_told_to_the_chief_and_to_nobody_else(por
 async def test_strangers_who_come_all_at_once_leave_the_event_loop_its_turns(port: int):
     async with daemon(port, 0):
         with contextlib.ExitStack() as connected:
-            for _ in range(300):
+            for _ in range(4 * ACCEPTED_A_TURN):
                 stranger = connected.enter_context(socket.socket())
                 stranger.setblocking(False)
                 stranger.connect_ex(("127.0.0.1", port))
             held = [descriptors()]
-            for _ in range(100):
+            for _ in range(20):
                 await asyncio.sleep(0)
                 held.append(descriptors())
 
