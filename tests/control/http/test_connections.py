@@ -534,3 +534,17 @@ async def test_many_who_ask_at_once_are_answered_in_turns_of_the_event_loop():
                 answered.append(len(poll.poll(0)))
 
     assert max(after - before for before, after in pairwise(answered)) == 1
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        (9.2e18, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        (-9.2e18, "Thu, 01 Jan 1970 00:00:00 GMT"),
+        (784111777.0, "Sun, 06 Nov 1994 08:49:37 GMT"),
+    ],
+)
+def test_any_time_that_a_file_may_have_is_a_date(at: float, said: str):
+    """As the Last-Modified of a log in memory, to which its owner gave it (touch -d @9223372036854775807)."""
+    assert web.http_date(at) == said
