@@ -84,16 +84,16 @@ class HealthChecks:
             _kill(child)
         try:
             printed = wait_and_read(child, output, check.timeout_s, SHOWN_BYTES)
-            status = child.wait()
         except subprocess.TimeoutExpired:
             return f"{check.key} took more than {check.timeout_s:g} s"
         finally:
-            _kill(child)  # and what it left behind
+            _kill(child)  # and what it left behind: not yet reaped, it still has its number
+            self._children.discard(child)
             try:
                 child.wait(KILLED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 _hanging[whose] = child
-            self._children.discard(child)
+        status = child.returncode
         if status == 0:
             return None
         how = f"exited with status {status}" if status > 0 else f"was terminated by {signal.Signals(-status).name}"
