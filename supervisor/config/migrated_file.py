@@ -5,7 +5,6 @@ that lies elsewhere they are written in full.
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from supervisor.config.migrate import PATHS
 from supervisor.ini.problems import Problem
 from supervisor.ini.reader import read_ini
 
-RIGHTS = frozenset({"user", "username", "password"})
-"""Keys without which a program would run as root, or a server be open to more people."""
 ROUNDS = 20  # what one line hides, the next round finds: a section that is gone may be needed by another
 
 
@@ -77,9 +74,6 @@ def _comment_out(lines: list[str], problems: Iterable[Problem], target: Path) ->
     for problem in problems:
         if problem.location.line is None or problem.location.file != target:
             raise CannotMigrate(f"cannot write {target}: {problem}; only lines of the file itself can be left out")
-        key = re.split("[=:]", lines[problem.location.line - 1], maxsplit=1)[0].strip().lower()
-        if key in RIGHTS:
-            raise CannotMigrate(f"cannot write {target}: {problem}; leaving out {key} would give rights away")
         at_lines.setdefault(problem.location.line - 1, []).append(problem.text)
     for at, texts in sorted(at_lines.items(), reverse=True):
         last = at + _length_of(lines, at)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
+from supervisor.host.blocking_calls import PassedOver
 
 HOOK_VARIABLES = frozenset({"STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"})
 ALLOWED = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_JWT"}) | HOOK_VARIABLES
@@ -106,6 +107,7 @@ def _popen(
 
 _hanging: dict[int, threading.Thread] = {}
 """By uid: the last start as that user that did not come to exec(2) in time."""
+_passed_over = PassedOver()
 
 
 class _StartAsUser:
@@ -115,7 +117,7 @@ class _StartAsUser:
     as long as its file system likes, which may be a program of the user's (FUSE), or for /proc/sys/fs/lease-break-time
     if the user holds a lease on it (fcntl(2)). Popen waits for exec(2), so the thread waits in the caller's place. The
     caller waits for fork(2), as the child needs its descriptors, and from then on for EXEC_LIMIT_S. One that takes
-    longer is killed, and while it hangs all the same, no other is tried as that user.
+    longer is killed, and while it hangs all the same, and for a while after, no other is tried as that user.
 
     The child says its pid before it becomes that user, who from then on can stop it for ever (SIGSTOP).
     """
@@ -129,10 +131,12 @@ class _StartAsUser:
     def result(self) -> subprocess.Popen[bytes]:
         """The process. Raises as `start_configured`."""
         before = _hanging.get(self._user.uid)
-        if before is not None and before.is_alive():
+        hangs = before is not None and before.is_alive()
+        if hangs or self._user.uid in _passed_over:
             os.close(self._reading)
             os.close(self._writing)
-            raise TimeoutError(errno.ETIMEDOUT, "an earlier start as the same user still hangs")
+            what = "still hangs" if hangs else f"took more than {EXEC_LIMIT_S:g} s just now"
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier start as the same user {what}")
         thread = threading.Thread(target=self._run, name="start", daemon=True)
         try:
             thread.start()
@@ -151,6 +155,7 @@ class _StartAsUser:
                     raise
                 raise OSError(number, os.strerror(number)) from error
         _hanging[self._user.uid] = thread
+        _passed_over.add(self._user.uid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # it was not reaped: that would have been an outcome
         raise TimeoutError(errno.ETIMEDOUT, f"exec(2) has taken more than {EXEC_LIMIT_S:g} s")
