@@ -16,13 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.host.blocking_calls import is_late
 from supervisor.host.processes import tree
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.process_status import Exit, read_start_time
-from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
+from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind, look_within_limit
 from tests.host.conftest import PATIENCE_S, Spawned, gone
 from tests.reading import descriptors
-from tests.waiting import stays_async, wait_until_async
+from tests.waiting import stays_async, wait_until, wait_until_async
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
@@ -472,3 +473,18 @@ async def test_who_has_many_descendants_holds_up_nobody_who_notes_some(start: St
     assert (some, everyone) == (False, True)
     assert some_s < all_s / 3
     assert spawned.process.kill_session() >= 300
+
+
+@pytest.mark.hostile
+@ROOT
+def test_a_user_whose_files_did_not_answer_in_time_is_passed_over_and_nobody_else() -> None:
+    """Each start could be held up anew, by files that answer a moment too late."""
+    slow, other, is_over = 41_901, 41_902, threading.Event()
+    with pytest.raises(SpawnError, match="does not answer"):
+        look_within_limit(slow, "p", "/slow", is_over.wait)
+    is_over.set()
+    wait_until(lambda: not is_late(("paths", slow)), "the look has come back")
+
+    with pytest.raises(SpawnError, match="does not answer"):
+        look_within_limit(slow, "q", "/other", lambda: None)
+    look_within_limit(other, "r", "/other", lambda: None)
