@@ -7,13 +7,11 @@ daemon from exiting. The threads here are daemon threads: the process ends witho
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-PASSED_OVER_S = 30.0  # a user who let the event loop wait in vain, who could do so again and again
 IDLE_S = 10.0  # how long a thread without work stays: a log that is followed is read several times a second
 
 Arguments = ParamSpec("Arguments")
@@ -52,20 +50,6 @@ def is_late(key: Hashable) -> bool:
         _late.pop(key, None)
         return False
     return late is not None
-
-
-class PassedOver:
-    """Users, by uid, who let the event loop wait in vain, and are not waited for again for a while."""
-
-    def __init__(self) -> None:
-        self._until: dict[int, float] = {}
-
-    def add(self, user: int) -> None:
-        """It was waited for this user, in vain."""
-        self._until[user] = time.monotonic() + PASSED_OVER_S
-
-    def __contains__(self, user: int | None) -> bool:
-        return user is not None and time.monotonic() < self._until.get(user, 0.0)
 
 
 class ThreadsOfUsers:

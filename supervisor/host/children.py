@@ -26,13 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
-from supervisor.host.blocking_calls import PassedOver
 
 HOOK_VARIABLES = frozenset({"STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"})
 ALLOWED = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_JWT"}) | HOOK_VARIABLES
 """All that what runs as root may find in its environment. No loader and no interpreter takes code from these."""
 
 EXEC_LIMIT_S = 2.0  # it takes a millisecond, on a host with ten times the work it can do more; all programs wait
+
+PASSED_OVER_S = 30.0  # a user who let the event loop wait in vain, who could do so again and again
 
 _Stdio = int | None
 
@@ -103,6 +104,20 @@ def _popen(
         cwd=cwd,
         preexec_fn=preparation,  # noqa: PLW1509 - system calls only
     )
+
+
+class PassedOver:
+    """Users, by uid, who let the event loop wait in vain, and are not waited for again for a while."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+
+    def add(self, user: int) -> None:
+        """It was waited for this user, in vain."""
+        self._until[user] = time.monotonic() + PASSED_OVER_S
+
+    def __contains__(self, user: int | None) -> bool:
+        return user is not None and time.monotonic() < self._until.get(user, 0.0)
 
 
 _hanging: dict[int, threading.Thread] = {}

@@ -7,7 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.host.blocking_calls import PassedOver, run_within
+from supervisor.host.blocking_calls import run_within
+from supervisor.host.children import PassedOver
 from supervisor.protocol import durable
 
 LOOK_LIMIT_S = 1.0  # a file system answers within a millisecond; all programs wait for it
