@@ -7,10 +7,10 @@ import socket
 import stat
 from pathlib import Path
 
+from supervisor.host.peers import refuse_descriptors
 from supervisor.host.service.reloading import TakenListener
 from supervisor.host.user_folders.guarded_open import guarded_folder
 
-SO_PASSRIGHTS = 83  # <asm-generic/socket.h>
 BACKLOG = socket.SOMAXCONN  # many clients may connect at the same moment
 
 
@@ -100,15 +100,6 @@ def _give_mode_and_owner(name: str, folder: int, mode: int, owner: tuple[int, in
             os.chown(f"/proc/self/fd/{descriptor}", *owner)
     finally:
         os.close(descriptor)
-
-
-def refuse_descriptors(listener: socket.socket) -> None:
-    """Has the kernel refuse descriptors that clients attach to what they send, where it can (Linux 6.16).
-
-    Nobody here wants one, and closing it may take as long as the client likes (a connection with SO_LINGER).
-    """
-    with contextlib.suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def listen_on_address(host: str | None, port: int) -> socket.socket:

@@ -6,6 +6,9 @@ log, `GET /api/v1/events` streams events as lines; `GET /metrics` is for Prometh
 all this. `GET /` is a page for browsers. The folder supervisor_api serves Supervisor's own clients.
 
 A GET never changes anything, and requests from any other page in a browser are refused.
+
+Some answers take a tenth of a second on a host with many programs, and hundreds of clients may ask at once. So in each
+turn of the event loop one answer is begun, or one call of a multicall, besides those to root and the daemon's user.
 """
 
 import asyncio
@@ -35,6 +38,7 @@ from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
 from supervisor.control.supervisor_api import routes
 from supervisor.host.peers import peer_of
+from supervisor.host.service.loop_share import SHARE_S, LoopShare
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
 ACCEPT_TURNS = 4  # of the loop, until a client that asyncio has accepted is among the connections
@@ -54,9 +58,10 @@ async def serve(
     `until_adopted`: what every answer waits for.
     """
     clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
+    share = LoopShare()
     try:
         for endpoint in endpoints:
-            application = _Application(endpoint, context, pages, until_adopted)
+            application = _Application(endpoint, context, pages, share, until_adopted)
             listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
             await listeners[-1].begin()
         yield
@@ -78,9 +83,11 @@ class _Application:
         endpoint: Endpoint,
         context: CommandContext,
         pages: LivePages,
+        share: LoopShare,
         until_adopted: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._until_adopted = until_adopted
+        self._share = share
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -95,7 +102,7 @@ class _Application:
             self._routes.add(method, path, handler)
         self._routes.add("GET", "/page/live", pages.respond)
         files.add_routes(self._routes)
-        routes.add_routes(self._routes, context, self._caller)
+        routes.add_routes(self._routes, context, self._caller, self._take_turn)
 
     async def admit(self, request: web.Request) -> web.Response | None:
         """Refuses web pages, and clients without the login where there is one; None: the client may come in."""
@@ -126,6 +133,7 @@ class _Application:
         try:
             if self._until_adopted is not None:
                 await self._until_adopted()
+            await self._take_turn(request)
             return await self._routes.dispatch(request)
         except CommandError as error:
             return _error(error.code, str(error))
@@ -189,6 +197,23 @@ class _Application:
         return web.json_response(await asyncio.to_thread(openapi.description))
 
     # --- who asks -----------------------------------------------------------------------------------------------------
+
+    async def _take_turn(self, request: web.Request) -> None:
+        """Returns in a turn of the event loop in which nothing else is done for clients who are not privileged."""
+        if self._is_privileged(request):
+            await asyncio.sleep(0)
+        else:
+            await self._share.wait_turn()
+            self._share.use(SHARE_S)  # all of it: what an answer costs is known only afterwards
+
+    def _is_privileged(self, request: web.Request) -> bool:
+        """Whether root or the daemon's user asks, on a unix socket."""
+        if not self._endpoint.is_unix:
+            return False
+        try:
+            return peer_of(request.connection).is_trusted
+        except OSError:
+            return False
 
     def _require_change(self, caller: audit.Caller) -> None:
         caller.require_change_rights()

@@ -8,7 +8,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -50,6 +50,35 @@ def is_late(key: Hashable) -> bool:
         _late.pop(key, None)
         return False
     return late is not None
+
+
+class ThreadsOfUsers:
+    """Runs what takes as long as a user likes: `at_once` calls for each user, so that one keeps nobody else waiting.
+
+    Only for calls that end by themselves: the end of the daemon waits for them. `name`: of the threads.
+    """
+
+    def __init__(self, at_once: int, name: str) -> None:
+        self._at_once = at_once
+        self._name = name
+        self._pools: dict[str | None, ThreadPoolExecutor] = {}
+
+    async def run(
+        self,
+        user: str | None,
+        work: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Returns or raises what `work` does, run in a thread for that user; None: the daemon's own."""
+        if user not in self._pools:
+            self._pools[user] = ThreadPoolExecutor(self._at_once, self._name)
+        return await asyncio.wrap_future(self._pools[user].submit(work, *args, **kwargs))
+
+    def close(self) -> None:
+        """Begins nothing more."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class BlockingCalls:

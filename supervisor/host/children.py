@@ -33,6 +33,8 @@ ALLOWED = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_JWT"})
 
 EXEC_LIMIT_S = 2.0  # it takes a millisecond, on a host with ten times the work it can do more; all programs wait
 
+PASSED_OVER_S = 30.0  # a user who let the event loop wait in vain, who could do so again and again
+
 _Stdio = int | None
 
 
@@ -104,8 +106,23 @@ def _popen(
     )
 
 
+class PassedOver:
+    """Users, by uid, who let the event loop wait in vain, and are not waited for again for a while."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+
+    def add(self, user: int) -> None:
+        """It was waited for this user, in vain."""
+        self._until[user] = time.monotonic() + PASSED_OVER_S
+
+    def __contains__(self, user: int | None) -> bool:
+        return user is not None and time.monotonic() < self._until.get(user, 0.0)
+
+
 _hanging: dict[int, threading.Thread] = {}
 """By uid: the last start as that user that did not come to exec(2) in time."""
+_passed_over = PassedOver()
 
 
 class _StartAsUser:
@@ -115,7 +132,7 @@ class _StartAsUser:
     as long as its file system likes, which may be a program of the user's (FUSE), or for /proc/sys/fs/lease-break-time
     if the user holds a lease on it (fcntl(2)). Popen waits for exec(2), so the thread waits in the caller's place. The
     caller waits for fork(2), as the child needs its descriptors, and from then on for EXEC_LIMIT_S. One that takes
-    longer is killed, and while it hangs all the same, no other is tried as that user.
+    longer is killed, and while it hangs all the same, and for a while after, no other is tried as that user.
 
     The child says its pid before it becomes that user, who from then on can stop it for ever (SIGSTOP).
     """
@@ -129,10 +146,12 @@ class _StartAsUser:
     def result(self) -> subprocess.Popen[bytes]:
         """The process. Raises as `start_configured`."""
         before = _hanging.get(self._user.uid)
-        if before is not None and before.is_alive():
+        hangs = before is not None and before.is_alive()
+        if hangs or self._user.uid in _passed_over:
             os.close(self._reading)
             os.close(self._writing)
-            raise TimeoutError(errno.ETIMEDOUT, "an earlier start as the same user still hangs")
+            what = "still hangs" if hangs else f"took more than {EXEC_LIMIT_S:g} s just now"
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier start as the same user {what}")
         thread = threading.Thread(target=self._run, name="start", daemon=True)
         try:
             thread.start()
@@ -151,6 +170,7 @@ class _StartAsUser:
                     raise
                 raise OSError(number, os.strerror(number)) from error
         _hanging[self._user.uid] = thread
+        _passed_over.add(self._user.uid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # it was not reaped: that would have been an outcome
         raise TimeoutError(errno.ETIMEDOUT, f"exec(2) has taken more than {EXEC_LIMIT_S:g} s")

@@ -42,6 +42,7 @@ ALIVE_EVERY_S = 1.0
 CONNECT_S = 3.0
 AGAIN_S = 0.5  # between two tries to reach the chief, which may not listen yet
 BACKLOG = 2 * MAX_NODES  # all come at once, and whoever finds no room is dropped by the kernel, and waits a second
+ACCEPTED_A_TURN = 16  # of the event loop: strangers may come without end, and each takes about half a millisecond
 LAST_WORD_S = 1.0  # for what was said last to go out to all
 MAX_UNSENT_BYTES = 1 << 20  # the other side reads nothing: it will be silent soon
 
@@ -101,8 +102,11 @@ class GangLink:
         """Listens, or begins to connect. Raises OSError if the chief can't listen."""
         if self._allocation.rank == 0:
             self._server = await asyncio.start_server(
-                self._on_connection, None, self._port, limit=MAX_LINE_BYTES, backlog=BACKLOG
+                self._on_connection, None, self._port, limit=MAX_LINE_BYTES, backlog=ACCEPTED_A_TURN
             )
+            for listener in self._server.sockets:
+                with listener.dup() as same:
+                    same.listen(BACKLOG)  # asyncio has set the number that it accepts at once
         else:
             self._start(self._reach_chief(self._allocation.nodes[0], self._port))
         self._start(self._say_alive())

@@ -1,4 +1,4 @@
-"""Runs the operator's commands that check whether a program is healthy or ready."""
+"""Runs the operator's commands that check whether a program is healthy, and those that stop it."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.resources.cgroup import Cgroup
 
 SHOWN_BYTES = 300  # of a command's output: enough for the reason, short enough for a line
 KILLED_WITHIN_S = 5.0  # longer means that the kernel holds it, as on a file system of its user's that does not answer
@@ -20,7 +21,8 @@ KILLED_WITHIN_S = 5.0  # longer means that the kernel holds it, as on a file sys
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One check. `user`: that the command runs as; None: the daemon's. `key`: its key in the configuration."""
+    """One check. `user`: that the command runs as; None: the daemon's. `key`: its key in the configuration. `cgroup`:
+    the control group that it starts in."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -28,6 +30,7 @@ class HealthCheck:
     user: str | None
     timeout_s: float
     key: str = "healthcheck_command"
+    cgroup: Path | None = None
 
 
 class NotRun(Exception):
@@ -81,16 +84,16 @@ class HealthChecks:
             _kill(child)
         try:
             printed = wait_and_read(child, output, check.timeout_s, SHOWN_BYTES)
-            status = child.wait()
         except subprocess.TimeoutExpired:
             return f"{check.key} took more than {check.timeout_s:g} s"
         finally:
-            _kill(child)  # and what it left behind
+            _kill(child)  # and what it left behind: not yet reaped, it still has its number
+            self._children.discard(child)
             try:
                 child.wait(KILLED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 _hanging[whose] = child
-            self._children.discard(child)
+        status = child.returncode
         if status == 0:
             return None
         how = f"exited with status {status}" if status > 0 else f"was terminated by {signal.Signals(-status).name}"
@@ -99,18 +102,32 @@ class HealthChecks:
 
 def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
     who = find_credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
-    return start_configured(
-        Configured(
-            check.argv,
-            check.environment,
-            stdout=output,
-            stderr=output,
-            directory=check.directory,
-            user=who.identity if who else None,
-            # not `inherited_nofile`, which is for the event loop's thread; a slow disk may hold this one
-            prepare=limits.limit_setter(check.key, {}),
+    # not `inherited_nofile`, which is for the event loop's thread; a slow disk may hold this one
+    set_limits = limits.limit_setter(check.key, {})
+    group: int | None = None
+    with contextlib.ExitStack() as until_exec:
+        if check.cgroup is not None:
+            with contextlib.suppress(OSError):  # it has just been removed, with the program
+                group = Cgroup(check.cgroup).open_procs()
+                until_exec.callback(os.close, group)
+
+        def prepare() -> None:
+            if group is not None:
+                with contextlib.suppress(OSError):
+                    os.write(group, b"0")
+            set_limits()
+
+        return start_configured(
+            Configured(
+                check.argv,
+                check.environment,
+                stdout=output,
+                stderr=output,
+                directory=check.directory,
+                user=who.identity if who else None,
+                prepare=prepare,
+            )
         )
-    )
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

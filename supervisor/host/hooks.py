@@ -160,14 +160,13 @@ class HookRunner:
             began = time.monotonic()
             try:
                 printed = wait_and_read(process, errors, self._timeout_s, SHOWN_BYTES)
-                status = process.wait()
             except subprocess.TimeoutExpired:
                 _kill(process)
-                process.wait()
                 return f"killed after {time.monotonic() - began:.0f} s; make it faster, or raise hook_timeout"
             finally:
-                with self._changed:
+                with self._changed:  # before it is reaped: then another may have its number
                     self._process = None
+                status = process.wait()
         finally:
             os.close(errors)
         return None if status == 0 else f"exit status {status}: {printed.decode(errors='replace').strip()}"

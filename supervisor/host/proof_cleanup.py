@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from supervisor.host.processes.environments import EXECVE_LIMIT_S, look_at_all, read_environment
+from supervisor.host.processes.environments import EXECVE_LIMIT_S, look_at_all, read_beginning, read_environment
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.host.user_folders.folder_removal import empty_removed
 from supervisor.protocol.wire.codec import decode_record, parse_object
@@ -70,11 +70,10 @@ def _pids() -> list[int]:
 def _names_one(pid: int, words: list[bytes]) -> bool:
     """Whether a process of this user has one of the words in its environment, or, as a private daemon's logger does,
     in its arguments; a zombie has neither. Raises InExecve."""
-    folder = Path(f"/proc/{pid}")
     try:
-        if folder.stat().st_uid != os.geteuid():
+        if Path(f"/proc/{pid}").stat().st_uid != os.geteuid():
             return False
-        said = read_environment(pid) + b"\0" + (folder / "cmdline").read_bytes()
+        said = read_environment(pid) + b"\0" + read_beginning(pid, "cmdline")
     except OSError:  # it is gone
         return False
     return any(word in said for word in words)

@@ -28,7 +28,8 @@ from supervisor.control.http.access import (
     TooManyGuesses,
     _credentials,
 )
-from supervisor.control.listening_sockets import SO_PASSRIGHTS, ListenError, SocketFile, listen_on_file
+from supervisor.control.listening_sockets import ListenError, SocketFile, listen_on_file
+from supervisor.host.peers import SO_PASSRIGHTS
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused, let_others_in

@@ -114,13 +114,18 @@ def test_a_user_who_lets_exec_wait_holds_nobody_up_and_is_not_waited_for_twice(t
         with pytest.raises(TimeoutError, match="exec") as refused:
             output_of(tmp_path, str(tmp_path / "command"))
         first_s = time.monotonic() - began
+        children._hanging[who.uid].join(TIMEOUT_S)
+        again = time.monotonic()
+        with pytest.raises(TimeoutError, match="an earlier start as the same user took more than 2 s"):
+            output_of(tmp_path, str(tmp_path / "command"))
+        again_s = time.monotonic() - again
         gone = wait_until(lambda: len(started_by_us() - began_with) == 1, "the child is gone; the holder is not")
-    hanging = children._hanging.pop(who.uid)
-    hanging.join(TIMEOUT_S)
+    children._passed_over._until.clear()
 
     assert gone
     assert refused.value.errno == errno.ETIMEDOUT
     assert first_s < 2 * children.EXEC_LIMIT_S
+    assert again_s < children.EXEC_LIMIT_S / 2
     assert output_of(tmp_path, str(tmp_path / "command")) == ""  # once nobody holds it
 
 

@@ -6,10 +6,11 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from supervisor.host.gang_link import GangLink, free_port
+from supervisor.host.gang_link import ACCEPTED_A_TURN, GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import (
@@ -27,6 +28,7 @@ from supervisor.protocol.gang import (
     SeenDivergence,
     UploadPart,
 )
+from tests.reading import descriptors
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -409,3 +411,19 @@ async def test_part_that_is_uploaded_is_told_to_the_chief_and_to_nobody_else(por
         chief.send(PartUploaded(7))
         await wait_until_async(lambda: at_other.lost)
         assert "this is not the chief" in at_other.lost[0][1]
+
+
+@pytest.mark.hostile
+async def test_strangers_who_come_all_at_once_leave_the_event_loop_its_turns(port: int):
+    async with daemon(port, 0):
+        with contextlib.ExitStack() as connected:
+            for _ in range(4 * ACCEPTED_A_TURN):
+                stranger = connected.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex(("127.0.0.1", port))
+            held = [descriptors()]
+            for _ in range(20):
+                await asyncio.sleep(0)
+                held.append(descriptors())
+
+    assert 0 < max(after - before for before, after in pairwise(held)) <= ACCEPTED_A_TURN

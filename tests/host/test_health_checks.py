@@ -132,3 +132,11 @@ def test_one_that_cannot_be_killed_keeps_no_thread_and_is_not_begun_again(tmp_pa
     assert took_s < 2 * KILLED_WITHIN_S
     assert other is None
     wait_until(lambda: asked("/bin/cat", str(mount.file), timeout_s=20.0) not in (first, second))
+
+
+def test_what_a_check_left_is_killed_while_nobody_else_can_have_its_number(monkeypatch: pytest.MonkeyPatch):
+    had_it: list[bool] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: had_it.append(Path(f"/proc/{group}").exists()))
+
+    assert asked("true") is None
+    assert had_it == [True]

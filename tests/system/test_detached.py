@@ -69,6 +69,21 @@ def test_it_ends_with_a_worker_that_a_later_daemon_adopted(tmp_path: Path):
         daemon.until(lambda: not alive(pid), "it has ended")
 
 
+@pytest.mark.hostile
+def test_what_its_health_check_leaves_ends_with_a_job(tmp_path: Path):
+    """The command may be a script of the job's user, who could leave anything that way."""
+    left, new = tmp_path / "left", tmp_path / "new"
+    (tmp_path / "check.sh").write_text(f"[ -e {left} ] && exit\nsetsid sleep 600 &\necho $! > {new}\nmv {new} {left}\n")
+    check = f"healthcheck_command=/bin/sh {tmp_path}/check.sh\nhealthcheck_interval=0.5"
+    with Daemon(tmp_path, job("count", tmp_path, check, STEPS=ENDLESS)) as daemon:
+        pid = pid_in(daemon, left)
+        assert alive(pid)
+
+        daemon.call("stop", name="count")
+
+        daemon.until(lambda: not alive(pid), "it has ended")
+
+
 def test_child_outlives_a_plain_program_that_is_killed_alone_as_in_supervisor(tmp_path: Path):
     (tmp_path / "program.sh").write_text(
         f"sleep 600 &\necho $! > {tmp_path}/left\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"

@@ -9,6 +9,7 @@ import structlog
 
 from supervisor.control.http.connection import Application, ClientTimeouts, Connection
 
+ACCEPTED_A_TURN = 16  # of the event loop: strangers may come without end; `LastingListener` sets the kernel's number
 REPORTED_EVERY_S = 10.0
 FIRST_REQUEST_S = 0.25  # clients of ours send theirs as soon as they are connected
 
@@ -25,7 +26,8 @@ class Connections:
 
     async def listen(self, listener: socket.socket, application: Application) -> asyncio.Server:
         """Serves the clients that connect, up to the limit of connections of this endpoint."""
-        return await asyncio.start_server(partial(self._on_connect, application), sock=listener, backlog=128)
+        on_connect = partial(self._on_connect, application)
+        return await asyncio.start_server(on_connect, sock=listener, backlog=ACCEPTED_A_TURN)
 
     async def close(self, within_s: float) -> None:
         """Closes all connections; responses that are being sent get `within_s` seconds to end.

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from supervisor.control.base.json_types import to_json
 
 JSON = "application/json; charset=utf-8"
+LATEST_AT = 253_402_300_799.0  # the last second of 9999; the owner of a file may give it any time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def error_response(status: int, code: str, message: str) -> Response:
 
 
 def http_date(at: float) -> str:
-    """A time, in seconds since 1970, as headers have it (RFC 9110, 5.6.7)."""
+    """A time, in seconds since 1970, as headers have it (RFC 9110, 5.6.7), from then until LATEST_AT."""
+    at = min(max(at, 0.0), LATEST_AT)
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: the daemon never sets LC_TIME
 
 

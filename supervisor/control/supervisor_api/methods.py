@@ -139,12 +139,25 @@ METHODS: Mapping[str, Method] = {
 MULTICALL = "system.multicall"
 
 
-async def call(context: CommandContext, caller: Caller, name: str, arguments: Sequence[Value]) -> Value:
-    """The result of a method. Raises RpcFault, and CommandError if the caller may not change anything."""
+async def _next_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def call(
+    context: CommandContext,
+    caller: Caller,
+    name: str,
+    arguments: Sequence[Value],
+    take_turn: Callable[[], Awaitable[None]] = _next_turn,
+) -> Value:
+    """The result of a method. Raises RpcFault, and CommandError if the caller may not change anything.
+
+    `take_turn`: returns in the turn of the event loop in which the next call of a multicall may be made.
+    """
     if name == MULTICALL:
         (calls,) = _MULTICALL.arguments(arguments)
         assert isinstance(calls, list)
-        return await _multicall_results(context, caller, calls)
+        return await _multicall_results(context, caller, calls, take_turn)
     method = METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
@@ -159,11 +172,13 @@ async def call(context: CommandContext, caller: Caller, name: str, arguments: Se
         return changed
 
 
-async def _multicall_results(context: CommandContext, caller: Caller, calls: Sequence[Value]) -> list[Value]:
+async def _multicall_results(
+    context: CommandContext, caller: Caller, calls: Sequence[Value], take_turn: Callable[[], Awaitable[None]]
+) -> list[Value]:
     """The results of a multicall. Other tasks run after each call; the size of all results is limited."""
     size_bytes, results = 0, list[Value]()
     for item in calls:
-        await asyncio.sleep(0)
+        await take_turn()
         if size_bytes < MAX_BYTES:
             results.append(await _call_result(context, caller, item))
             size_bytes += text_size(results[-1])

@@ -2,7 +2,7 @@
 
 import asyncio
 import codecs
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -30,14 +30,20 @@ FindCaller = Callable[[web.Request], Caller]
 log = structlog.get_logger()
 
 
-def add_routes(routes: web.Routes, context: CommandContext, find_caller: FindCaller) -> None:
+TakeTurn = Callable[[web.Request], Awaitable[None]]
+"""Returns in the turn of the event loop in which something may be done for a request."""
+
+
+def add_routes(routes: web.Routes, context: CommandContext, find_caller: FindCaller, take_turn: TakeTurn) -> None:
     """Adds Supervisor's addresses to our own."""
-    routes.add(None, "/RPC2*", partial(_rpc, context, find_caller))
+    routes.add(None, "/RPC2*", partial(_rpc, context, find_caller, take_turn))
     for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
         routes.add(None, path, partial(_logtail, context))
 
 
-async def _rpc(context: CommandContext, find_caller: FindCaller, request: web.Request) -> web.Response:
+async def _rpc(
+    context: CommandContext, find_caller: FindCaller, take_turn: TakeTurn, request: web.Request
+) -> web.Response:
     if request.method != "POST":
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST)
     if not request.headers.keys() & {"content-length", "transfer-encoding"}:
@@ -51,7 +57,8 @@ async def _rpc(context: CommandContext, find_caller: FindCaller, request: web.Re
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST) from error
     try:
         # shielded: a command runs to its end even if its client disconnects
-        result = await asyncio.shield(methods.call(context, find_caller(request), name, parameters))
+        calling = methods.call(context, find_caller(request), name, parameters, partial(take_turn, request))
+        result = await asyncio.shield(calling)
         answer = response(result) if text_size(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))

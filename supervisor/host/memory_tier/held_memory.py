@@ -19,6 +19,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Self
 
 from supervisor.host.blocking_calls import BlockingCalls
@@ -26,6 +27,8 @@ from supervisor.host.user_folders.mounted_over import mount_of
 from supervisor.protocol.memory_tier.layout import FILE_NAME
 
 NAME = "/memfd:"  # how the kernel names all files of memfd_create(2)
+MOST_NAMED = 8  # of a process: a worker has one, and two while a larger one takes its place
+MOST_LOOKED_AT = 1 << 16  # descriptors of a process, which take a second; a user may have a million for next to nothing
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _BLOCK_BYTES = 512  # of st_blocks
 _closing = BlockingCalls()
@@ -50,7 +53,8 @@ class HeldMemory:
             status = os.fstat(seen)
             if not _is_memory_of(status, device, os.geteuid() if owner is None else owner):
                 raise _refusal(place)
-            self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: its user may have a lease on it (fcntl(2)), for whose end opening it would wait
+            self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         finally:
             os.close(seen)
         self.owner = status.st_uid
@@ -75,21 +79,25 @@ class HeldMemory:
         Of several the oldest: a larger one takes its place only once it holds a copy. Raises OSError if there is none,
         but a process could not be looked at, or what it has of that name can't be held.
         """
-        found, refusals = list[Self](), list[OSError]()
+        oldest: Self | None = None
+        refusal: OSError | None = None
         for pid in pids:
             try:
                 for descriptor in _named_descriptors(pid):
-                    found.append(cls(pid, descriptor, owner))
+                    held = cls(pid, descriptor, owner)
+                    oldest, younger = (held, oldest) if oldest is None or held._is_before(oldest) else (oldest, held)
+                    if younger is not None:
+                        younger.close()
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it is gone, or has closed it
             except OSError as error:
-                refusals.append(error)
-        if refusals and not found:
-            raise refusals[0]
-        found.sort(key=lambda held: os.fstat(held.descriptor).st_ctime_ns)
-        for held in found[1:]:
-            held.close()
-        return next(iter(found), None)
+                refusal = refusal or error
+        if refusal is not None and oldest is None:
+            raise refusal
+        return oldest
+
+    def _is_before(self, other: Self) -> bool:
+        return os.fstat(self.descriptor).st_ctime_ns < os.fstat(other.descriptor).st_ctime_ns
 
     def duplicate(self) -> "HeldMemory":
         """The same memory for another thread, which lets go of it itself. Raises OSError."""
@@ -113,11 +121,19 @@ class HeldMemory:
 
 
 def _named_descriptors(pid: int) -> Iterator[int]:
-    """Those of a process that have the name that workers give the file. Raises OSError."""
-    for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - numbers, not paths
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{NAME}{FILE_NAME} "):  # noqa: PTH115
-                yield int(descriptor)
+    """The first MOST_NAMED of a process that have the name that workers give the file, of the first MOST_LOOKED_AT.
+
+    Raises OSError.
+    """
+    named = 0
+    with os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for entry in islice(descriptors, MOST_LOOKED_AT):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(entry.path).startswith(f"{NAME}{FILE_NAME} "):  # noqa: PTH115 - as above
+                    yield int(entry.name)
+                    named += 1
+                    if named == MOST_NAMED:
+                        return
 
 
 def require_own_pages(descriptor: int) -> int:

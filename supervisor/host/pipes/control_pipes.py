@@ -5,9 +5,9 @@ one side does not close them: a worker can write while no daemon runs, and the n
 reads what is in them.
 
 A worker that writes without end must not delay other programs. So each turn of the event loop handles a bounded number
-of lines; of each type only so many messages are passed on as its `rate` allows (`message_filter.py`); and a pipe out of
-which more comes than any sane worker writes is left full for a while: a worker that floods it waits, and costs next to
-nothing.
+of its lines, and of those of all workers as many as their share of the turn has room for, at least one of each. Of each
+type only so many messages are passed on as its `rate` allows (`message_filter.py`); and a pipe out of which more comes
+than any sane worker writes is left full for a while: a worker that floods it waits, and costs next to nothing.
 
 The folder belongs to the job's user. Nothing in it is looked at that could keep the event loop waiting
 (`host/user_folders/mounted_over.py`): whoever mounts something over it is not adopted, and has no last words.
@@ -24,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 
 from supervisor.host.pipes.message_filter import ErrorReports, MessageFilter, RefusedMessages
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.host.user_folders.folder_removal import remove_folder, remove_soon, try_to_remove_folder
 from supervisor.host.user_folders.mounted_over import folder_of_user, open_in_folder_of_user
 from supervisor.protocol import layout
@@ -33,7 +34,7 @@ from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
-ITEMS_A_TURN = 128  # lines handled in one turn of the event loop: about a millisecond
+ITEMS_A_TURN = 128  # lines handled in one turn of the event loop; each takes 0.05 to 1 ms
 ITEMS_AT_CLOSE = 4096  # lines of a dead worker that are still handled; a sane one leaves a handful
 QUEUED_MESSAGES = 64  # more than a worker that reads ever leaves unread
 LINES_A_SECOND, LINES_AT_ONCE = 500, 5_000  # read of one pipe; worker.Run writes some 30, and queues a thousand
@@ -46,7 +47,8 @@ class ControlPipes:
 
     They are created in place of what an earlier daemon left there, or, with `is_there`, opened with what is still in
     them. `owner`: uid and gid of the pipes. `on_message` gets every valid message of this attempt, `on_error` a text
-    about invalid ones, rate-limited; both are called from the running loop. Raises OSError, with nothing left behind.
+    about invalid ones, rate-limited; both are called from the running loop. `share`: of the event loop, for what all
+    workers say; None: one of its own. Raises OSError, with nothing left behind.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class ControlPipes:
         on_message: Callable[[FromWorker], None],
         on_error: Callable[[str], None],
         is_there: bool = False,
+        share: LoopShare | None = None,
     ) -> None:
         self._folder = folder
+        self._share = LoopShare() if share is None else share
         self._on_message = on_message
         self._filter = MessageFilter(attempt, on_error)
         self._decoder = Decoder()
@@ -178,14 +182,19 @@ class ControlPipes:
     def _deliver_some(self) -> None:
         if not self._is_open:
             return
-        count = 0
+        count, is_cut, began_at = 0, False, self._loop.time()
         for item in islice(self._items, ITEMS_A_TURN):
             count += 1
             self._deliver(item)
+            ended_at = self._loop.time()
+            self._share.use(ended_at - began_at)
+            began_at = ended_at
+            if is_cut := self._share.is_used_up:
+                break
         if not self._is_open:  # a message caused the close
             return
         self._pause_s = max(self._pause_s, self._lines.spend(self._loop.time(), count))
-        if count == ITEMS_A_TURN:
+        if is_cut or count == ITEMS_A_TURN:
             self._loop.remove_reader(self._reading)
             self._loop.call_soon(self._deliver_some)
         elif self._pause_s > 0.0:

@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 from supervisor.host.blocking_calls import is_late, run_within
 from supervisor.host.processes.process_status import has_memory
 
+MAX_BYTES = 6 << 20  # execve(2) takes no more arguments and environment than that (fs/exec.c)
+_PIECE_BYTES = 64 << 10
 EXECVE_LIMIT_S = 1.0  # how long it is waited for processes in the middle of execve(2), which a slow disk can delay
 AGAIN_S = 0.01  # between two looks at them
 ENVIRONMENT_LIMIT_S = 5.0  # the kernel answers in microseconds, on a host that swaps heavily later
@@ -161,12 +163,23 @@ def _real_uid(pid: int) -> int:
 
 
 def _read(pid: int) -> bytes:
-    folder = Path(f"/proc/{pid}")
-    environment = (folder / "environ").read_bytes()
+    environment = read_beginning(pid, "environ")
     if environment:
         return environment
-    if (folder / "cmdline").read_bytes():  # execve(2) is over, if there was one
-        return (folder / "environ").read_bytes()
+    if read_beginning(pid, "cmdline"):  # execve(2) is over, if there was one
+        return read_beginning(pid, "environ")
     if has_memory(pid):
         raise InExecve
     return b""
+
+
+def read_beginning(pid: int, name: str) -> bytes:
+    """The first MAX_BYTES of a file of a process in /proc. Raises OSError.
+
+    A process can say of its environment and its arguments that they are terabytes of its memory (prctl(2), PR_SET_MM).
+    """
+    content = bytearray()
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 - of every process on the host
+        while len(content) < MAX_BYTES and (piece := file.read(_PIECE_BYTES)):
+            content += piece
+    return bytes(content)

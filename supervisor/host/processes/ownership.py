@@ -205,13 +205,13 @@ def _held_pipes(pid: int) -> set[tuple[int, int]] | None:
     Only what bears such a name is looked at more closely: a descriptor may lead to a file system that does not answer.
     """
     held: set[tuple[int, int]] = set()
-    folder = Path(f"/proc/{pid}/fd")
     try:
-        links = list(folder.iterdir())
+        with os.scandir(f"/proc/{pid}/fd") as links:  # one after the other: a user may have a million
+            for link in links:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    name = os.readlink(link.path).rpartition("/")[2]  # noqa: PTH115 - as above
+                    if name.removesuffix(_DELETED) in _PIPES:
+                        held |= _inode_of_pipe(os.stat(link.path))  # noqa: PTH116
     except OSError:
         return None
-    for link in links:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if link.readlink().name.removesuffix(_DELETED) in _PIPES:
-                held |= _inode_of_pipe(link.stat())
     return held

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from supervisor.host.blocking_calls import run_within
+from supervisor.host.children import PassedOver
 from supervisor.protocol import durable
 
 _FIRST_LINE_BYTES = 256  # of which the kernel looks for an interpreter (execve(2))
 LOOK_LIMIT_S = 1.0  # a file system answers within a millisecond; all programs wait for it
 
 Result = TypeVar("Result")
+
+_passed_over = PassedOver()
 
 _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE, errno.EINTR}
@@ -57,12 +60,16 @@ def look_within_limit(user: int | None, program: str, path: Path | str, look: Ca
 
     The path may lead to a file system that does not answer, as a server that is away, so it takes LOOK_LIMIT_S at most.
     Raises what `look` does, and SpawnError if there is no answer. While a look hangs, no other is begun for the same
-    program, or, as root, for the same other user, who may have made many such paths.
+    program, or, as root, for the same other user, who may have made many such paths, and for that user for a while.
     """
-    whose = program if user is None or os.geteuid() != 0 else user
+    other = None if os.geteuid() != 0 else user
     try:
-        return run_within(LOOK_LIMIT_S, ("paths", whose), look)
+        if other in _passed_over:
+            raise TimeoutError
+        return run_within(LOOK_LIMIT_S, ("paths", program if other is None else other), look)
     except TimeoutError as error:
+        if other is not None and other not in _passed_over:
+            _passed_over.add(other)
         text = f"cannot start {program}: the file system of {path} does not answer; it is tried again"
         raise SpawnError(text, permanent=False, path=Path(path), errno=errno.ETIMEDOUT) from error
 

@@ -28,17 +28,19 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants(pid: int, start_time: int) -> frozenset[psutil.Process]:
-    """All that descend from the process by living parents; none if it is gone. Reads little where the kernel can tell
-    a thread's children (CONFIG_PROC_CHILDREN), and else all of /proc."""
+def descendants(pid: int, start_time: int, most: int | None = None) -> frozenset[psutil.Process]:
+    """All that descend from the process by living parents, or `most` of them; none if it is gone. Reads little where
+    the kernel can tell a thread's children (CONFIG_PROC_CHILDREN), and else all of /proc."""
     if read_start_time(pid) != start_time:
         return frozenset()
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110 - this runs every few seconds
         return frozenset(_descendants(pid).values())
     processes: dict[int, psutil.Process] = {}
     parents = [pid]
-    while parents:
+    while parents and len(processes) != most:
         for child in _children(parents.pop()):
+            if len(processes) == most:
+                break
             if child not in processes:
                 with suppress(psutil.Error):
                     processes[child] = psutil.Process(child)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.diagnosis.kernel_lines import may_matter
 from supervisor.core.program.events import Event
 from supervisor.host.background_tasks import BackgroundTasks
-from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.blocking_calls import BlockingCalls, ThreadsOfUsers
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
@@ -33,7 +32,7 @@ from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.uploads import UploadDurations
 
 DEATHS_AT_ONCE = 8  # that are looked into at a time: each look takes many turns of the event loop, and threads
-STOP_COMMAND_THREADS = 64  # threads, made when needed: all programs are stopped side by side
+STOPS_AT_ONCE = 64  # threads for each user, made when needed: all programs are stopped side by side
 
 
 @dataclass(slots=True)
@@ -71,9 +70,11 @@ class Services:
     listeners: ListenerHub = field(default_factory=ListenerHub)
     log_reads: BlockingCalls = field(default_factory=BlockingCalls)
     kernel_reports: KernelReports = field(default_factory=lambda: KernelReports(may_matter))
-    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
+    stops: ThreadsOfUsers = field(default_factory=lambda: ThreadsOfUsers(STOPS_AT_ONCE, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
     loop_share: LoopShare = field(default_factory=LoopShare)
+    listening_share: LoopShare = field(default_factory=LoopShare)
+    """Of the event loop, for what workers say."""
     death_looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DEATHS_AT_ONCE))
     available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""

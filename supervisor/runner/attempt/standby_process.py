@@ -111,7 +111,9 @@ def start_standby(
         leaves_with=services.daemon,
     )
     mark = marks.mark_of_standby(services.state_dir, config.name, token)
-    channel = open_control_pipes(config, folder, messages.STANDBY, on_message, on_malformed_message)
+    channel = open_control_pipes(
+        config, folder, messages.STANDBY, on_message, on_malformed_message, share=services.listening_share
+    )
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
         undo.callback(channel.close)
         stdio = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)

@@ -28,6 +28,7 @@ from supervisor.host.processes.spawning import (
     require_script,
 )
 from supervisor.host.resources.cgroup import Cgroup
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.protocol import allocation, mount_points
 from supervisor.protocol.disk_space import DISK_FULL, full_disk_reason
 from supervisor.protocol.wire import launch, messages
@@ -212,14 +213,18 @@ def open_control_pipes(
     on_message: Callable[[messages.FromWorker], None],
     on_error: Callable[[str], None],
     is_there: bool = False,
+    share: LoopShare | None = None,
 ) -> ControlPipes:
-    """The control pipes in `folder`; `is_there`: those that an earlier daemon made. Raises SpawnError."""
+    """The control pipes in `folder`; `is_there`: those that an earlier daemon made; `share`: as in ControlPipes.
+
+    Raises SpawnError.
+    """
     owner = None
     if not is_there:  # else they have their owner, and a database of users that is away is no reason to end the worker
         check_reach(config, folder)
         owner = owner_ids(config)
     try:
-        return ControlPipes(folder, attempt, owner, on_message, on_error, is_there)
+        return ControlPipes(folder, attempt, owner, on_message, on_error, is_there, share)
     except OSError as error:
         raise SpawnError(
             f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: "

@@ -2,7 +2,8 @@
 
 Sources report what they see (a `NoticeSink`); `ActiveNotices` in the core decides what is new, changed, withdrawn or
 expired. After a change each program gets one event, if another notice is now the most severe one that concerns it: a
-program that hears nothing new does nothing. The notices are stored for the next daemon of this boot.
+program that hears nothing new does nothing. Many may begin to train when a notice ends, so they are told in several
+turns of the event loop. The notices are stored for the next daemon of this boot.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from supervisor.core.notices.notice import ClockReading, Notice, NoticeReport
 from supervisor.core.program import events
 from supervisor.host.notices.source import NoticeSource, read_clocks
 from supervisor.host.notices.store import NoticeSaver, NoticeStore, NoticeStoreError
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.runner.fleet.acknowledgements import Acknowledgements
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
@@ -47,7 +49,8 @@ class SourceHealth:
 class NoticeDispatcher:
     """Passes on what becomes of `notices`, after `expected_times` was told of it.
 
-    `store`: where the next daemon of this boot finds the notices; None: nowhere.
+    `share`: of the event loop, for all programs. `store`: where the next daemon of this boot finds the notices; None:
+    nowhere.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class NoticeDispatcher:
         notices: ActiveNotices,
         expected_times: ExpectedTimes,
         runners: Mapping[str, Runner],
+        share: LoopShare,
         store: NoticeStore | None = None,
         settle_s: float = SETTLE_S,
     ) -> None:
@@ -62,6 +66,9 @@ class NoticeDispatcher:
         self._notices = notices
         self._expected_times = expected_times
         self._runners = runners
+        self._share = share
+        self._untold: list[Runner] = []
+        self._telling: asyncio.Handle | None = None
         self._store = store
         self._saver = None if store is None else NoticeSaver(store, _say_not_kept)
         self._stored: list[RememberedNotice] = []
@@ -111,8 +118,8 @@ class NoticeDispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in (*self._settle_timers.values(), *filter(None, [self._expiry_timer])):
-            timer.cancel()
+        for handle in (*self._settle_timers.values(), *filter(None, [self._expiry_timer, self._telling])):
+            handle.cancel()
         if self._saver is not None:
             await self._saver.flush(SAVED_WITHIN_S)
 
@@ -196,10 +203,21 @@ class NoticeDispatcher:
 
     def _post_to_programs(self) -> None:
         self._expected_times.post()
-        for runner in list(self._runners.values()):
+        self._untold = list(self._runners.values())
+        if self._telling is None:
+            self._tell_programs()
+
+    def _tell_programs(self) -> None:
+        """What holds for each by now; at least one in each turn of the event loop."""
+        self._telling = None
+        while self._untold:
+            runner = self._untold.pop(0)
             event = _event_for(runner.facts.notice, self._notices.most_severe(runner.name))
             if event is not None:
                 runner.post(event)
+            if self._untold and self._share.is_used_up:
+                self._telling = self._loop.call_soon(self._tell_programs)
+                return
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:

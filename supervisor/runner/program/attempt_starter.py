@@ -253,6 +253,7 @@ class AttemptStarter:
             current.on_message,
             partial(current.on_malformed_message, number),
             is_there,
+            self._services.listening_share,
         )
 
     def _program_io(self, number: int, mark: str) -> ProgramIO:

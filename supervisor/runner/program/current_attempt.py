@@ -1,7 +1,8 @@
 """The live side of a program's attempts, one at a time: talks to the one that runs, and reports its end."""
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
@@ -22,6 +23,7 @@ from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.mailbox import Mailbox
 from supervisor.runner.program.requests import WorkerRequests
 
+NOTED_AT_ONCE = 50  # in the thread of the event loop, which takes a few milliseconds
 NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
@@ -100,11 +102,20 @@ class CurrentAttempt:
             return f"{detached}, as there is no control group"
         return f"{detached}, or also lost its parent, as there is no control group"
 
-    def note_descendants(self) -> None:
-        """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""
+    def note_descendants(self, most: int | None = None) -> bool:
+        """Notes the processes that are to end with the worker, where no control group holds them, or `most` of them;
+        whether those were all. Reads files for each."""
+        attempt = self.attempt
+        return attempt is None or not self.has_to_note_descendants or attempt.process.note_descendants(most)
+
+    async def note_descendants_before(self, then: Callable[[], None]) -> None:
+        """Does `then` once they are noted: where they are many a thread does that, as all programs would wait."""
         attempt = self.attempt
         if attempt is not None and self.has_to_note_descendants:
-            attempt.process.note_descendants()
+            with contextlib.suppress(RuntimeError):  # the host has no thread to spare
+                note = attempt.process.note_descendants
+                await self._services.log_reads.run_for_folder(Path(self._config.name), note)
+        then()
 
     # --- it begins ----------------------------------------------------------------------------------------------------
 

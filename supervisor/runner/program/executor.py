@@ -12,7 +12,7 @@ from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.attempt_starter import AttemptStarter
-from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.program.current_attempt import NOTED_AT_ONCE, CurrentAttempt
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
 
@@ -70,7 +70,8 @@ class EffectExecutor:
                 me = self._services.daemon
                 self._current.send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me else ())))
             case effects.RequestFlush(attempt, id, reason, then, deadline_s):
-                self._current.note_descendants()
+                if not self._current.note_descendants(NOTED_AT_ONCE):
+                    self._tasks.start(self._current.note_descendants_before(lambda: None))
                 self._log.info("flush.asked", attempt=attempt, reason=reason, then=str(then))
                 self._current.send(messages.Flush(attempt, id, reason, then, deadline_s))
             case effects.Terminate(attempt):

@@ -10,6 +10,7 @@ its checkpoint is selected.
 
 **Many at once.** An exit, and a deadline, also wait while other programs have used up their share of this turn of the
 event loop (`host/service/loop_share.py`); and of many deaths a few are looked into at a time, for these 0.5 s each.
+What workers say uses up nothing of that share, as they could say it without end: their pipes have one of their own.
 """
 
 import asyncio
@@ -21,7 +22,14 @@ from functools import partial
 from supervisor.core.diagnosis.evidence import Evidence
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
-from supervisor.core.program.events import CheckpointSelected, DeadlinePassed, Event, SelectionFailed, WorkerExited
+from supervisor.core.program.events import (
+    CheckpointSelected,
+    DeadlinePassed,
+    Event,
+    ReportedEvent,
+    SelectionFailed,
+    WorkerExited,
+)
 from supervisor.core.program.facts import State
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.service.loop_share import LoopShare
@@ -142,7 +150,8 @@ class Mailbox:
         began_at = self._loop.time()
         with self._together():
             self._handle_all()
-        self._share.use(self._loop.time() - began_at)
+        if not isinstance(event, ReportedEvent):
+            self._share.use(self._loop.time() - began_at)
 
     def _handle_all(self) -> None:
         before = self._job.state

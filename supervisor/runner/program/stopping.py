@@ -1,7 +1,7 @@
 """Ends a program's current attempt, each way harder than the one before: stop command or signal, SIGABRT, SIGKILL."""
 
-import asyncio
 import signal
+from functools import partial
 
 from supervisor.core.program import effects, events
 from supervisor.host.health_checks import HealthChecks, NotRun
@@ -10,7 +10,7 @@ from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.launching import command_beside
 from supervisor.runner.attempt.services import ProgramServices
 from supervisor.runner.program.attempt_starter import AttemptStarter
-from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.program.current_attempt import NOTED_AT_ONCE, CurrentAttempt
 
 
 class AttemptStopper:
@@ -39,9 +39,7 @@ class AttemptStopper:
         self._log.info("worker.told_to_stop", attempt=number, command=command[0])
         check = command_beside(self._config, "stop_command", command, self._records.process.pid, self._services)
         try:
-            why = await asyncio.get_running_loop().run_in_executor(
-                self._services.stops, HealthChecks().failure_of, check
-            )
+            why = await self._services.stops.run(check.user, HealthChecks().failure_of, check)
         except NotRun as error:
             why = str(error)
         if why is not None:
@@ -49,9 +47,15 @@ class AttemptStopper:
         self._send_stop_signal(number)
 
     def _send_stop_signal(self, number: int) -> None:
+        send = partial(self._send_signal, number)
+        if self._current.note_descendants(NOTED_AT_ONCE):
+            send()
+        else:
+            self._tasks.start(self._current.note_descendants_before(send))
+
+    def _send_signal(self, number: int) -> None:
         attempt = self._current.attempt
         if attempt is not None and attempt.number == number:
-            self._current.note_descendants()
             self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
             attempt.is_told_to_end = True
             attempt.process.send_signal(self._config.stopsignal, group=self._config.stopasgroup)

@@ -29,6 +29,7 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.expected_times import ExpectedTimes
@@ -66,7 +67,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
         logs=SimpleNamespace(failures={}),
         hooks=SimpleNamespace(failure_summary=None),
         gpus=no_gpus(),
-        notices=NoticeDispatcher(active, expected_times, runners),
+        notices=NoticeDispatcher(active, expected_times, runners, LoopShare()),
         expected_times=expected_times,
         listening=SimpleNamespace(pool_counts=dict),
         disks=BlockingCalls(),

@@ -1,6 +1,7 @@
 """Clients that connect and then do not what a client does: nothing, half a request, or too many at once."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import select
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +23,10 @@ from supervisor.control.endpoints import Endpoint
 from supervisor.control.http import web
 from supervisor.control.http.access import Login
 from supervisor.control.http.connection import BLOCK_BYTES, MAX_BODY_BYTES, ClientTimeouts
-from supervisor.control.http.connections import Connections
+from supervisor.control.http.connections import ACCEPTED_A_TURN, Connections
 from supervisor.control.server import serve
 from tests.fuzzing import cases
+from tests.reading import descriptors
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -497,3 +500,51 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
         with pytest.raises(web.RequestRefused) as refused:
             await led(method, target)
         assert (refused.value.status, refused.value.headers.get("Allow")) == (status, allowed)
+
+
+@pytest.mark.hostile
+async def test_clients_who_come_all_at_once_leave_the_event_loop_its_turns(tmp_path: Path):
+    async with serving(tmp_path / "s"):
+        with contextlib.ExitStack() as connected:
+            for _ in range(4 * ACCEPTED_A_TURN):
+                stranger = connected.enter_context(socket.socket(socket.AF_UNIX))
+                stranger.setblocking(False)
+                stranger.connect(str(tmp_path / "s"))
+            held = [descriptors()]
+            for _ in range(20):
+                await asyncio.sleep(0)
+                held.append(descriptors())
+
+    assert 0 < max(after - before for before, after in pairwise(held)) <= ACCEPTED_A_TURN
+
+
+@pytest.mark.hostile
+async def test_many_who_ask_at_once_are_answered_in_turns_of_the_event_loop():
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    listener.setblocking(False)
+    no_daemon, poll, answered = cast(Any, None), select.poll(), [0]
+    async with serve([Endpoint(listener, os.geteuid())], no_daemon):
+        with contextlib.ExitStack() as connected:
+            for _ in range(30):
+                client = connected.enter_context(socket.create_connection(listener.getsockname()))
+                client.sendall(b"GET /index.html HTTP/1.1\r\nHost: x\r\n\r\n")
+                poll.register(client, select.POLLIN)
+            while answered[-1] < 30:
+                await asyncio.sleep(0)
+                answered.append(len(poll.poll(0)))
+
+    assert max(after - before for before, after in pairwise(answered)) == 1
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        (9.2e18, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        (-9.2e18, "Thu, 01 Jan 1970 00:00:00 GMT"),
+        (784111777.0, "Sun, 06 Nov 1994 08:49:37 GMT"),
+    ],
+)
+def test_any_time_that_a_file_may_have_is_a_date(at: float, said: str):
+    """As the Last-Modified of a log in memory, to which its owner gave it (touch -d @9223372036854775807)."""
+    assert web.http_date(at) == said

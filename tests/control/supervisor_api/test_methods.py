@@ -10,11 +10,14 @@ import time
 import xmlrpc.client
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from supervisor.control.base.audit import Caller
+from supervisor.control.supervisor_api import methods
 from supervisor.control.supervisor_api.methods import METHODS, MULTICALL
 from supervisor.control.supervisor_api.xmlrpc import (
     MAX_DEPTH,
@@ -449,3 +452,18 @@ def test_another_user_may_look_but_not_change(folder: Path):
         assert smuggled.startswith("200") and "FAILED" in smuggled
         assert alive(pid)
         assert os.geteuid() == 0
+
+
+@pytest.mark.hostile
+async def test_calls_of_a_multicall_wait_for_their_turns() -> None:
+    turns: list[int] = []
+
+    async def take_turn() -> None:
+        turns.append(1)
+
+    calls: Any = [{"methodName": "system.listMethods", "params": []} for _ in range(5)]
+    context, caller = cast(Any, None), Caller()
+
+    results = await methods.call(context, caller, methods.MULTICALL, [calls], take_turn)
+
+    assert len(results) == len(turns) == 5  # type: ignore[arg-type]

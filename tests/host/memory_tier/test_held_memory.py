@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.held_memory import MOST_NAMED, HeldMemory
 from tests.reading import descriptors
 from tests.silent_mount import SilentMount
 from tests.waiting import wait_until
@@ -21,21 +21,29 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 MAKE = """
-import fcntl, os, sys, time
+import fcntl, os, signal, sys, time
 def memory(size=4096, written=None, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, name="x"):
     descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
     os.truncate(descriptor, size)
     os.pwrite(descriptor, b"state".ljust(size if written is None else written), 0)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
+def lease(descriptor):
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    leased = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    os.close(descriptor)
+    fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return leased
 """
 OPENED = {
     "memory": "memory()",
     "memory with holes": "memory(1 << 40, 4096)",
+    "memory with a lease": "lease(memory())",
     "memory that can shrink": "memory(seals=fcntl.F_SEAL_GROW)",
     "memory that can grow": "memory(seals=fcntl.F_SEAL_SHRINK)",
     "memory that is about to be replaced": "(memory(name='stepkeeper-state'), time.sleep(0.05), "
     "os.pwrite(memory(name='stepkeeper-state'), b'empty', 0))[0]",
+    "much memory of that name": "[memory(name='stepkeeper-state') for _ in range(500)][0]",
     "memory of a worker that can grow": "memory(seals=fcntl.F_SEAL_SHRINK, name='stepkeeper-state')",
     "a file": "os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)",
     "a deleted file": "(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), os.unlink(sys.argv[1]))[0]",
@@ -139,6 +147,26 @@ def test_memory_that_would_cost_its_reader_is_refused(process: Callable[..., tup
 
 
 @pytest.mark.hostile
+def test_a_lease_on_memory_holds_nobody_up(process: Callable[..., tuple[int, int]]) -> None:
+    """Opening it would wait for /proc/sys/fs/lease-break-time, 45 s, in the event loop."""
+    named = process("memory with a lease")
+    before = descriptors()
+    refusal: Future[None] = Future()
+    threading.Thread(target=try_to_hold, args=(*named, refusal), daemon=True).start()
+
+    with pytest.raises(BlockingIOError):
+        refusal.result(5.0)
+    assert descriptors() == before
+
+
+def try_to_hold(pid: int, descriptor: int, refusal: "Future[None]") -> None:
+    try:
+        HeldMemory(pid, descriptor, None)
+    except OSError as error:
+        refusal.set_exception(error)
+
+
+@pytest.mark.hostile
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize("name", ["file", "memfd:state"])
 def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path, name: str) -> None:
@@ -146,12 +174,6 @@ def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path, 
     code = "import os, sys; print(os.open(sys.argv[1], os.O_RDONLY), flush=True); sys.stdin.read()"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     refusal: Future[None] = Future()
-
-    def look(pid: int, descriptor: int) -> None:
-        try:
-            HeldMemory(pid, descriptor, None)
-        except OSError as error:
-            refusal.set_exception(error)
 
     with (
         SilentMount(tmp_path / "mount", name=name) as mount,
@@ -162,7 +184,7 @@ def test_a_file_on_a_disk_that_does_not_answer_is_not_looked_at(tmp_path: Path, 
         if name != "file":
             subprocess.run(["umount", "-l", mount.at], check=True)
             assert Path(f"/proc/{worker.pid}/fd/{descriptor}").readlink() == Path("/memfd:state")
-        threading.Thread(target=look, args=(worker.pid, descriptor), daemon=True).start()
+        threading.Thread(target=try_to_hold, args=(worker.pid, descriptor, refusal), daemon=True).start()
         try:
             with pytest.raises(OSError, match="not a file in memory"):
                 refusal.result(5.0)
@@ -191,6 +213,25 @@ def test_what_workers_call_so_is_found_without_their_word(process: Callable[...,
     assert HeldMemory.find([other], None) is None
     with pytest.raises(OSError, match="its size is not sealed"):
         HeldMemory.find([process("memory of a worker that can grow")[0]], None)
+
+
+@pytest.mark.hostile
+def test_a_process_with_many_of_that_name_costs_few_descriptors(process: Callable[..., tuple[int, int]]) -> None:
+    """Without one to spare, the daemon could not reach the workers of others, which it would end."""
+    pid, _ = process("much memory of that name")
+    before = descriptors()
+    seen: list[int] = []
+
+    class Counted(HeldMemory):
+        def __init__(self, pid: int, descriptor: int, owner: int | None) -> None:
+            super().__init__(pid, descriptor, owner)
+            seen.append(descriptors() - before)
+
+    held = Counted.find([pid], None)
+
+    assert held is not None
+    assert max(seen) <= MOST_NAMED + 2
+    held.close()
 
 
 @pytest.mark.hostile

@@ -1,6 +1,7 @@
 """What a dead worker left in memory gets to the next one, and to nobody else. Real sockets, memory and processes."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
@@ -11,7 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.host.memory_tier.held_memory import HeldMemory
-from supervisor.host.memory_tier.memory_socket import MemorySocket
+from supervisor.host.memory_tier.memory_socket import MOST_CLOSING, MemorySocket
+from supervisor.host.peers import SO_PASSRIGHTS
+from tests.host.slow_to_close import freed_late, slow_to_close
+from tests.reading import descriptors
+from tests.waiting import turn_loop
 
 pytestmark = pytest.mark.integration
 
@@ -74,3 +79,46 @@ async def test_another_user_gets_nothing(held: HeldMemory) -> None:
         assert await receive(offered.name, user=65534) == ["", "IndexError"]
     finally:
         offered.close()
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("when", ["let in", "waiting"])
+async def test_what_a_stranger_attaches_holds_nobody_up(held: HeldMemory, when: str) -> None:
+    offered = MemorySocket(held)
+    with contextlib.suppress(OSError):  # as before Linux 6.16, where it can't be refused
+        offered._socket.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 1)
+    ours, theirs = slow_to_close(limit_s=120)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(f"\0{offered.name}")
+        socket.send_fds(stranger, [b"x"], [ours.fileno()])
+        ours.close()
+
+        with freed_late(theirs) as was_held:
+            if when == "let in":
+                await turn_loop()
+                assert await receive(offered.name) == ["step 10", "OSError"]
+            offered.close()
+
+    assert not was_held.is_set()
+
+
+@pytest.mark.hostile
+async def test_strangers_who_keep_many_from_being_closed_cost_few_descriptors(held: HeldMemory) -> None:
+    offered = MemorySocket(held)
+    with contextlib.suppress(OSError):
+        offered._socket.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 1)
+    ours, theirs = slow_to_close(limit_s=120)
+    with contextlib.ExitStack() as connected:
+        for number in range(3 * MOST_CLOSING):
+            stranger = connected.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            stranger.connect(f"\0{offered.name}")
+            if number == 0:
+                socket.send_fds(stranger, [b"x"], [ours.fileno()])
+        ours.close()
+        before = descriptors()
+        await turn_loop(4 * MOST_CLOSING)
+        let_in = descriptors() - before
+        theirs.close()
+    offered.close()
+
+    assert 1 <= let_in <= MOST_CLOSING

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from supervisor.host.pipes.notify import (
     parse_notification,
 )
 from supervisor.host.processes import marks
+from tests.host.slow_to_close import freed_late, slow_to_close
 from tests.reading import descriptors
 from tests.system.harness import let_others_in
 from tests.waiting import wait_until_async
@@ -191,31 +191,12 @@ async def test_a_descriptor_whose_close_takes_long_holds_nobody_up(tmp_path: Pat
         way.connect(heard.path)
         socket.send_fds(way, [b"STATUS=here"], [ours.fileno()])
     ours.close()
-    is_over, held = threading.Event(), threading.Event()
-    freeing = threading.Thread(target=lambda: is_over.wait(10) or (held.set(), theirs.close()))
-    freeing.start()
+    with freed_late(theirs) as was_held:
+        if when == "received":
+            await heard.until(lambda: heard.said)
+        heard.socket.close()
 
-    if when == "received":
-        await heard.until(lambda: heard.said)
-    heard.socket.close()
-    is_over.set()
-
-    await asyncio.to_thread(freeing.join)
-    theirs.close()
-    assert not held.is_set()
-
-
-def slow_to_close(limit_s: int) -> tuple[socket.socket, socket.socket]:
-    """A connection whose first end, when it is closed, waits for its data to be read."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname())
-        theirs = server.accept()[0]
-    ours.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            ours.send(bytes(1 << 16))
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, limit_s))
-    return ours, theirs
+    assert not was_held.is_set()
 
 
 async def test_the_next_daemon_listens_at_the_same_path_and_knows_of_the_readiness(tmp_path: Path):

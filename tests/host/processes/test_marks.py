@@ -92,6 +92,29 @@ def test_a_process_that_does_not_answer_keeps_nobody_from_the_others(marked: tup
     environments._unanswered.clear()
 
 
+LOOK = """
+import resource, sys
+from supervisor.host.processes import marks
+resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
+print(*(process.pid for process in marks.processes_of_attempt(sys.argv[1])))
+"""
+
+
+@pytest.mark.hostile
+def test_an_environment_that_is_said_to_be_a_terabyte_costs_its_reader_little(marked: tuple[str, int]) -> None:
+    """Any user can say so, and the daemon looks at the processes of all."""
+    mark, pid = marked
+    command = [sys.executable, "-I", CHILDREN / "environment_claimed.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"claimed\n":
+            pytest.skip("this kernel refuses that word (CONFIG_CHECKPOINT_RESTORE)")
+        looked = subprocess.check_output([sys.executable, "-c", LOOK, mark], timeout=60)
+        process.communicate()
+
+    assert looked.split() == [b"%d" % pid]
+
+
 @pytest.mark.hostile
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_who_sends_a_notification_and_does_not_answer_holds_the_loop_up_once(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.host.blocking_calls import is_late
 from supervisor.host.processes import tree
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.process_status import Exit, read_start_time
-from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
+from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind, look_within_limit
 from tests.host.conftest import PATIENCE_S, Spawned, gone
 from tests.reading import descriptors
-from tests.waiting import stays_async
+from tests.waiting import stays_async, wait_until, wait_until_async
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
@@ -441,3 +442,49 @@ async def test_descriptors_do_not_grow(start: Start) -> None:
         await each.exit()
 
     assert len(os.listdir("/proc/self/fd")) - before == 50  # the test's own pipes
+
+
+MANY = """
+import os, signal, sys
+for _ in range(300):
+    if os.fork() == 0:
+        signal.pause()
+print("they live", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.hostile
+@pytest.mark.integration
+async def test_who_has_many_descendants_holds_up_nobody_who_notes_some(start: Start, tmp_path: Path) -> None:
+    spawned = start(sys.executable, "-S", "-c", MANY)
+    pid, number = spawned.process.pid, spawned.process.start_time
+    await wait_until_async(lambda: len(tree.descendants(pid, number)) == 300, "they live")
+
+    began = time.thread_time()
+    some = spawned.process.note_descendants(30)
+    some_s = time.thread_time() - began
+    began = time.thread_time()
+    everyone = spawned.process.note_descendants()
+    all_s = time.thread_time() - began
+    spawned.process.send_signal(signal.SIGKILL, group=False)
+    await spawned.exit()
+
+    assert (some, everyone) == (False, True)
+    assert some_s < all_s / 3
+    assert spawned.process.kill_session() >= 300
+
+
+@pytest.mark.hostile
+@ROOT
+def test_a_user_whose_files_did_not_answer_in_time_is_passed_over_and_nobody_else() -> None:
+    """Each start could be held up anew, by files that answer a moment too late."""
+    slow, other, is_over = 41_901, 41_902, threading.Event()
+    with pytest.raises(SpawnError, match="does not answer"):
+        look_within_limit(slow, "p", "/slow", is_over.wait)
+    is_over.set()
+    wait_until(lambda: not is_late(("paths", slow)), "the look has come back")
+
+    with pytest.raises(SpawnError, match="does not answer"):
+        look_within_limit(slow, "q", "/other", lambda: None)
+    look_within_limit(other, "r", "/other", lambda: None)

@@ -17,6 +17,7 @@ from supervisor.core.program import effects, notice_plan
 from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
 from supervisor.host.mirror.run import MirroredRun
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.services import Services
@@ -62,7 +63,7 @@ async def watched(
     times = ExpectedTimes(active, runners)
     measured = replace(services, save_durations=times.saves, upload_durations=times.uploads)
     made = programs(text, measured, runners=runners)
-    notices = NoticeDispatcher(active, times, runners)
+    notices = NoticeDispatcher(active, times, runners, LoopShare())
     notices.watch_sources([provider])
     await asyncio.wait_for(provider.sink, PATIENCE_S)
     return made, notices, times

@@ -18,6 +18,7 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.notices.source import NoticeSink, read_clocks
 from supervisor.host.notices.store import NoticeStore
+from supervisor.host.service.loop_share import LoopShare
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
@@ -28,6 +29,17 @@ from tests.waiting import stays_async
 
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
 HOUR_S = 3600.0
+MANY = 20
+
+
+async def turns_until(is_over: Callable[[], bool]) -> list[float]:
+    """How long each turn of the event loop took, in seconds."""
+    turns, loop = [0.0], asyncio.get_running_loop()
+    while not is_over():
+        began_at = loop.time()
+        await asyncio.sleep(0)
+        turns.append(loop.time() - began_at)
+    return turns
 
 
 class Provider:
@@ -80,13 +92,17 @@ async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable
         await asyncio.wait_for(each.stop_all(), PATIENCE_S)
 
 
-def dispatcher(runners: Mapping[str, Runner], store: NoticeStore | None = None, **how: Any) -> NoticeDispatcher:
+def dispatcher(
+    runners: Mapping[str, Runner], store: NoticeStore | None = None, share: LoopShare | None = None, **how: Any
+) -> NoticeDispatcher:
     active = ActiveNotices(60.0)
-    return NoticeDispatcher(active, ExpectedTimes(active, runners), runners, store, **how)
+    return NoticeDispatcher(active, ExpectedTimes(active, runners), runners, share or LoopShare(), store, **how)
 
 
-async def listen(runners: Mapping[str, Runner], provider: Provider) -> tuple[NoticeDispatcher, NoticeSink]:
-    notices = dispatcher(runners)
+async def listen(
+    runners: Mapping[str, Runner], provider: Provider, share: LoopShare | None = None
+) -> tuple[NoticeDispatcher, NoticeSink]:
+    notices = dispatcher(runners, share=share)
     notices.watch_sources([provider])
     return notices, await asyncio.wait_for(provider.sink, PATIENCE_S)
 
@@ -320,4 +336,26 @@ async def test_source_that_fails_is_in_error_and_the_others_go_on(tmp_path: Path
     sink.on_source_health("provider", None)
     assert notices.source_health[1].error is None
     assert notices.shortest_s == 30.0
+    await notices.stop_watching()
+
+
+@pytest.mark.integration
+async def test_the_end_of_a_notice_that_many_jobs_waited_for_leaves_the_event_loop_its_turns(
+    tmp_path: Path, programs: Callable[..., Programs], services: Services
+) -> None:
+    sections = [
+        f"[program:{number}]\ncommand=/bin/sleep 60\nnotice_margin={2 * HOUR_S:g}\ncheckpoint_dir={tmp_path}/{number}\n"
+        for number in range(MANY)
+    ]
+    made = programs("".join(sections))
+    notices, sink = await listen(made.runners, Provider(), services.loop_share)
+    report(sink, raw_notice())
+    await made.start_all()
+    assert all(runner.facts.waits_for_host for runner in made.runners.values())
+
+    turns = asyncio.ensure_future(turns_until(lambda: all(runner.pid for runner in made.runners.values())))
+    await asyncio.sleep(0)
+    report(sink)
+
+    assert max(await turns) < sum(await turns) / 4
     await notices.stop_watching()

@@ -6,14 +6,23 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
+import pytest
 import structlog
 
 from supervisor.core.job import Job
-from supervisor.core.program.events import DeadlinePassed, Event, SelectionFailed, StopRequested, WorkerExited
+from supervisor.core.program.events import (
+    DeadlinePassed,
+    Event,
+    SelectionFailed,
+    StepsDone,
+    StopRequested,
+    WorkerExited,
+)
 from supervisor.core.program.facts import Policy
 from supervisor.host.background_tasks import BackgroundTasks
 from supervisor.host.service.loop_share import LoopShare
 from supervisor.runner.program.mailbox import Mailbox
+from tests.waiting import wait_until_async
 
 FIRST, SECOND = WorkerExited(1, 1), WorkerExited(2, 1)
 
@@ -193,3 +202,36 @@ async def test_many_deadlines_at_once_leave_the_event_loop_its_turns():
         job.facts.deadline_at = None
 
     assert await longest_turn(lambda: len(handled) == MANY) < MANY * WORK_S / 2
+
+
+@pytest.mark.hostile
+async def test_a_worker_that_says_much_postpones_no_deadline_and_no_exit_of_others():
+    handled, share, loop = list[Event](), LoopShare(), asyncio.get_running_loop()
+    line: asyncio.Future[str | None] = loop.create_future()
+    line.set_result("killed")
+
+    def handle(event: Event, decide: object) -> None:
+        if isinstance(event, StepsDone):
+            time.sleep(WORK_S)
+        elif not isinstance(event, StopRequested):
+            handled.append(event)
+
+    flooded, late, dead = (
+        Mailbox(job, handle, lambda before: None, BackgroundTasks(structlog.get_logger()), share)
+        for job in (Job(Policy("train", is_job=True)) for _ in range(3))
+    )
+
+    def flood() -> None:
+        flooded.post(StepsDone(1, 1))
+        flooding[0] = loop.call_soon(flood)
+
+    flooding = [loop.call_soon(flood)]
+    dead.post_exit(FIRST, given(line))
+    late._job.facts.deadline_at = loop.time() + 0.05
+    late.post(StopRequested())
+    try:
+        await wait_until_async(lambda: len({type(event) for event in handled}) == 2, timeout_s=3.0)
+    finally:
+        flooding[0].cancel()
+
+    assert {type(event) for event in handled} == {DeadlinePassed, WorkerExited}

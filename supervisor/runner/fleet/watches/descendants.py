@@ -42,6 +42,6 @@ class DescendantWatch:
         return [runner for runner in self._runners.values() if runner.current.has_to_note_descendants]
 
     @staticmethod
-    def _note_all(notes: list[Callable[[], None]]) -> None:
+    def _note_all(notes: list[Callable[[], object]]) -> None:
         for note in notes:
             note()

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
+from supervisor.host.blocking_calls import ThreadsOfUsers
 from supervisor.host.health_checks import HealthChecks, NotRun
+from supervisor.host.processes import marks
 from supervisor.host.resources import usage
 from supervisor.protocol.plurals import counted
 from supervisor.runner.attempt.launching import command_beside
@@ -18,7 +19,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 
 LOOK_EVERY_S = 1.0  # a limit is for what grows; what takes a gigabyte within a second is the kernel's to stop
-CHECKS_AT_ONCE = 8  # threads; a check that takes its whole timeout holds one
+CHECKS_AT_ONCE = 8  # threads for each user; a check that takes its whole timeout holds one
 
 log = structlog.get_logger()
 
@@ -52,7 +53,7 @@ class ResourceWatch:
         self._needed = asyncio.Event()
         self._is_update_due = False
         self._checks = HealthChecks()
-        self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, "healthcheck")
+        self._threads = ThreadsOfUsers(CHECKS_AT_ONCE, "healthcheck")
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def watch(self) -> None:
@@ -71,7 +72,7 @@ class ResourceWatch:
             for task in self._tasks:
                 task.cancel()
             self._checks.close()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     def on_change(self) -> None:
         """To be called when a program's state is another one; looks at them all soon, once for many changes."""
@@ -133,8 +134,11 @@ class ResourceWatch:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
         check = command_beside(config, "healthcheck_command", command, runner.pid, self._services)
+        if (attempt := runner.current.attempt) is not None:  # what it leaves behind ends with the program
+            environment = {**check.environment, marks.VARIABLE: attempt.mark}
+            check = replace(check, environment=environment, cgroup=runner.current.cgroup)
         try:
-            why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
+            why = await self._threads.run(check.user, self._checks.failure_of, check)
         except NotRun as error:  # its user's directory may be away, or the host has no process to spare
             if runner.attempt == known.attempt and runner.records.process.health_unknown != str(error):
                 runner.records.process.health_unknown = str(error)
