@@ -1,0 +1,439 @@
+"""A job on a host, from the core to its folder and its mirror, in one process: for histories of several such hosts.
+
+The core, the selection, the mirror's hold and what its process does are real, and so are folders, checkpoints and store
+(in a folder). The worker, the ledger and the clock are models; what would be asked of another process or thread is done
+at once.
+"""
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from supervisor.config import ProgramConfig
+from supervisor.core.job import Job
+from supervisor.core.program import effects, events
+from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.persisted_facts import PersistedFacts
+from supervisor.core.series import MetricSeries
+from supervisor.host.background_tasks import BackgroundTasks
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger.job_states import StoredJobState
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.mirror import messages, process
+from supervisor.host.mirror.epochs import EpochLost, TakenOver
+from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.checkpoints.directory import committed_checkpoints
+from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.folder_epochs import known_epoch
+from supervisor.protocol.mirror.other_run import OtherRun
+from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.wire import messages as worker_messages
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Then
+from supervisor.runner.attempt.launching import policy_of
+from supervisor.runner.attempt.services import ProgramServices, Services
+from supervisor.runner.checkpoints.selector import CheckpointSelector
+from supervisor.runner.memory_tier.holder import MemoryHolder
+from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.program.current_attempt import event_of
+from supervisor.runner.program.persisted_state import PersistedStateStore
+from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
+from tests.host.mirror.test_run import made
+
+class ModelLog:
+    """Keeps what is logged; an internal error breaks the claim."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self._world, self._name = world, name
+
+    def bind(self, **facts: object) -> "ModelLog":
+        return self
+
+    def _say(self, event: str, **facts: object) -> None:
+        self._world.log.append(f"{self._name}: log {event} {facts}")
+        self._world.claim(event != "internal.failed", event, facts)
+
+    debug = info = warning = error = _say
+
+    def exception(self, event: str, **facts: object) -> None:
+        self._say(event, **facts, text=traceback.format_exc())
+
+
+TURNS = 60  # of the loop, until all that was begun is done or waits for the clock
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """Its clock stands until it is moved."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def do(self, call: Callable[..., object], *given: object) -> None:
+        """Calls it in the loop, and has all happen that follows before the clock moves."""
+
+        async def turns() -> None:
+            call(*given)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+
+        self.run_until_complete(turns())
+
+
+class DirectStore(CheckpointStore):
+    """Answers at once, without a thread."""
+
+    async def _run(self, directory: Path, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+class ModelLedger:
+    """What is stored of one job on one host, as later daemons find it."""
+
+    def __init__(self) -> None:
+        self.account = ProgressAccount()
+        self.stored: PersistedFacts | None = None
+        self.digest = ""
+        self.last_attempt = 0
+        nothing = SimpleNamespace(checkpoint_refused=lambda *said: None)
+        self.checkpoints = nothing
+        self.wanted = SimpleNamespace(
+            progress=lambda name: self.account, record_progress=self._record, progress_in=lambda *asked: None
+        )
+        self.job_states = SimpleNamespace(
+            store=self._store, load=self._load, has_to_read=lambda name: False, hang_history=lambda name: {}
+        )
+        self.attempts = SimpleNamespace(ended_attempts=lambda name: [], attempt_older=lambda *said: None)
+        self.accounts = SimpleNamespace(load_last=lambda name: None)
+        self.series = SimpleNamespace(load=lambda name: MetricSeries())
+
+    async def until_written(self, limit_s: float) -> None:
+        return None
+
+    def _record(self, name: str, account: ProgressAccount) -> None:
+        self.account = account
+
+    def _store(self, name: str, facts: PersistedFacts, digest: str, *others: Any, **more: Any) -> bool:
+        self.stored, self.digest = facts, digest
+        return True
+
+    def _load(self, name: str) -> StoredJobState | None:
+        return None if self.stored is None else StoredJobState(self.stored, 0.0, self.digest)
+
+
+class ModelStore(Store):
+    """A store that can be away."""
+
+    def __init__(self, url: str, run: str, world: "World") -> None:
+        super().__init__(url, run)
+        self._world = world
+
+    def _require_folder(self) -> None:
+        super()._require_folder()
+        if getattr(self, "_world", None) is not None and self._world.is_away:
+            raise StoreError("cannot reach it")
+
+    def read(self, key: str, limit: int) -> bytes | None:
+        self._require_folder()
+        return super().read(key, limit)
+
+    def look(self, key: str) -> tuple[int, str | None] | None:
+        self._require_folder()
+        return super().look(key)
+
+
+@dataclass
+class World:
+    """All hosts, and the store. `told`: the newest checkpoint that is in the store as a host was told, unless a start
+    from an older one has said why. `is_away`: the store can't be reached."""
+
+    folder: Path
+    config: ProgramConfig
+    loop: SteppedLoop
+    is_away: bool = False
+    told: CheckpointName | None = None
+    holder: str | None = None
+    log: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> str:
+        return f"file://{self.folder}/store"
+
+    def claim(self, holds: bool, *said: object) -> None:
+        """Raises later: here an error may be caught."""
+        if not holds:
+            self.broken.append(" ".join(map(str, said)))
+
+    def write(self, folder: Path, name: CheckpointName) -> None:
+        if not (folder / str(name)).exists():
+            made(folder, name.step, name.attempt)
+
+
+def step_of(name: CheckpointName | None) -> int:
+    return -1 if name is None else name.step
+
+
+class Host:
+    """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
+    why; `disk`: where its checkpoints are."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.disks = 0
+        self.lose_all()
+
+    def lose_all(self) -> None:
+        """Another machine takes its place."""
+        self.disks += 1
+        self.disk = self.world.folder / f"{self.name}{self.disks}"
+        self.home, self.mirror_url = "j", self.world.store
+        self.ledger = ModelLedger()
+        self.reported: CheckpointName | None = None
+        self.has_go = self.trains = self.is_lowered = False
+        self.begin_daemon()
+
+    @property
+    def folder(self) -> Path:
+        """The job's checkpoint_dir."""
+        return self.disk / self.home
+
+    # --- the daemon ---------------------------------------------------------------------------------------------------
+
+    def begin_daemon(self) -> None:
+        config = self.world.config
+        assert config.job is not None
+        config = replace(
+            config, job=replace(config.job, checkpoint_dir=self.folder, mirror=self.mirror_url)
+        )
+        log = cast(Any, ModelLog(self.world, self.name))
+        ledger = cast(Ledger, self.ledger)
+        self.services = Services(ledger, cast(Any, None), DirectStore(), self.disk, self.disk, {}, server_url=None)
+        records = ProgramRecords(config, ledger, self.services.save_durations, log)
+        self.job = Job(policy_of(config, 60.0))
+        self.queue = deque[events.Event]()
+        self.is_handling = False
+        self.tasks = BackgroundTasks(log)
+        program = ProgramServices(config, self.services, records, ProgramObserver(), self.post, self.tasks, log)
+        self.is_behind_told = False
+        self.run: MirroredRun | None = None
+        self.world.loop.run_until_complete(self._build(program, records))
+
+    async def _build(self, program: ProgramServices, records: ProgramRecords) -> None:
+        config, job = program.config, program.config.job
+        assert job is not None
+        log = program.log
+        self.mirror = JobMirror(config, self.services, self.post, lambda: None, log)
+        self.mirror._client._ask = self._ask  # type: ignore[method-assign] - in place of the process
+        memory = MemoryHolder(program, job, lambda: None)
+        self.selector = CheckpointSelector(program, job, memory, self.mirror)
+        self.persisted = PersistedStateStore(config, self.services, self.job, records, self.mirror, lambda: True)
+        await self.persisted.restore(self.ledger.last_attempt)
+
+    def end_daemon(self) -> None:
+        """It is killed."""
+        self.tasks.cancel_all()
+        self.mirror.close()
+
+    def post(self, event: events.Event) -> None:
+        self.queue.append(event)
+        if self.is_handling:
+            return
+        self.is_handling = True
+        while self.queue:
+            self._handle(self.queue.popleft())
+        self.is_handling = False
+
+    def _handle(self, event: events.Event) -> None:
+        if isinstance(event, events.CheckpointMirrored) and step_of(parse_name(event.name)) >= step_of(self.reported):
+            self.reported = parse_name(event.name)
+        self.note(f"{event}")
+        before, now = self.job.state, self.world.loop.time()
+        decided = self.job.handle(event, now)
+        self._follow(event, before, decided)
+
+    def expire(self) -> None:
+        """Its deadline comes."""
+        due_at = self.job.deadline()
+        if due_at is not None:
+            self.world.loop.now = max(self.world.loop.now, due_at)
+            before = self.job.state
+            self._follow("the deadline", before, self.job.expire(self.world.loop.now))
+
+    def _follow(self, event: events.Event | str, before: State, decided: list[effects.Effect]) -> None:
+        now, facts = self.world.loop.time(), self.job.facts
+        self.persisted.on_decision(event, before, decided, facts)
+        for effect in decided:
+            self.note(f"   {effect}")
+            self.world.claim(not isinstance(effect, effects.ReportBreach), effect)
+            self.mirror.on_effect(effect, now)
+            self._execute(effect)
+        self.persisted.on_settled(before, facts, now)
+        self.mirror.on_settled(before, facts, now)
+
+    def _execute(self, effect: effects.Effect) -> None:
+        number = self.job.facts.attempt
+        match effect:
+            case effects.Spawn():
+                self.ledger.last_attempt = effect.attempt
+                self.has_go = self.trains = False
+                self.post(events.SpawnSucceeded(effect.attempt))
+            case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
+                if isinstance(effect, effects.SelectCheckpoint):
+                    self.is_behind_told = self.world.is_away
+                self.world.loop.create_task(self.selector.execute(effect))
+            case effects.WithdrawOrder():
+                self.selector.withdraw_order()
+            case effects.SendGo():
+                self.mirror.on_selected(effect)
+                self._on_go(effect)
+            case effects.Kill() | effects.Terminate() | effects.Abort():
+                self.end_worker(events.WorkerExited(number, signal=9))
+            case effects.RequestFlush():
+                if self.trains:
+                    self.commit(self.step + 1, (effect.id,))
+                if effect.then is Then.STOP:
+                    self.end_worker(events.WorkerExited(number, WorkerExit.STOPPED))
+
+    # --- the claims ---------------------------------------------------------------------------------------------------
+
+    def _on_go(self, go: effects.SendGo) -> None:
+        begun = None if go.restore is None else parse_name(Path(go.restore).name)
+        older = self.job.facts.current.older
+        is_behind = step_of(begun) < step_of(self.reported)
+        self.note(f"BEGINS at {begun}; reported {self.reported}, told {self.world.told}, older {older}")
+        self.world.claim(is_behind == (older is not None), "begins at", begun, "reported", self.reported, older)
+        begin_at = self.job.facts.begin_at
+        is_explained = older is not None or begin_at is not None
+        is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
+        is_unaware = self.mirror.status.epoch is not None and self.world.holder != self.name  # it learns of that soon
+        if not (self.is_behind_told or self.world.is_away or is_explained or is_unaware):
+            self.world.claim(step_of(begun) >= step_of(self.world.told), "begins at", begun, "told", self.world.told)
+        self.has_go, self.begun, self.step = True, begun, max(0, step_of(begun))
+        if is_explained and not self.is_lowered:  # from now on, until the store knows of it
+            self.lowered_below = self.world.told if begin_at is None else None
+        self.is_lowered, self.saves_in, self.has_committed = is_explained, self.folder, False
+
+    def _on_answer(self, question: messages.Question, answer: messages.Answer) -> None:
+        """What the store has done."""
+        match question, answer:
+            case messages.BeginEpochRequest(), messages.EpochAnswer() if answer.newer is not None:
+                self.world.holder = self.name
+            case messages.BeginEpochRequest(), messages.EpochAnswer():
+                self.world.holder = self.name
+                if self.is_lowered:
+                    self.world.told = parse_name(question.start or "") if question.start else None
+                    self.is_lowered = False
+                here = parse_name(question.start or "")
+                self.world.claim(step_of(here) >= step_of(self.world.told), "takes over", here, "told", self.world.told)
+            case messages.UploadRequest(), messages.UploadAnswer():
+                name = parse_name(question.name)
+                if step_of(name) >= step_of(self.world.told):
+                    self.world.told = name
+
+    # --- the worker ---------------------------------------------------------------------------------------------------
+
+    def say(self, message: worker_messages.FromWorker) -> None:
+        self.mirror.on_message(message, self.world.loop.time())
+        if (event := event_of(message)) is not None:
+            self.post(event)
+
+    def train(self, steps: int, commits: bool) -> None:
+        number = self.job.facts.attempt
+        if not self.has_go:
+            return
+        if not self.trains:
+            self.trains = True
+            name = None if self.begun is None else str(self.begun)
+            self.say(worker_messages.Restored(number, self.step, name, 0.0))
+            if self.job.facts.current.older is not None or step_of(self.begun) >= step_of(self.reported):
+                self.reported = self.begun
+        self.step += steps
+        self.say(worker_messages.Progress(number, self.step))
+        if commits and self.trains:
+            self.commit(self.step)
+
+    def commit(self, step: int, flushes: tuple[int, ...] = ()) -> None:
+        number = self.job.facts.attempt
+        self.step = step
+        name = CheckpointName(step, number)
+        self.world.write(self.saves_in, name)
+        if step_of(self.reported) <= step:
+            self.reported = name
+        self.has_committed = True
+        self.say(worker_messages.Committed(number, step, str(name), 1, 0.1, 0.0, flushes))
+
+    def end_worker(self, exited: events.WorkerExited) -> None:
+        if self.job.state in ALIVE:
+            self.has_go = self.trains = False
+            self.post(exited)
+
+    # --- daemons change -----------------------------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """By the daemon that has just begun; the worker tells it all once more."""
+        number, restored = self.job.facts.attempt, None if self.begun is None else str(self.begun)
+        self.mirror.resume()
+        self.post(events.AttemptFound(number, 1.0))
+        self.say(worker_messages.Restored(number, max(0, step_of(self.begun)), restored, 0.0))
+        self.say(worker_messages.Progress(number, self.step))
+        if self.has_committed:
+            newest = max(name for name in committed_checkpoints(self.saves_in) if name.attempt == number)
+            self.reported = newest if step_of(self.reported) <= newest.step else self.reported
+            self.say(worker_messages.Committed(number, newest.step, str(newest), 1, 0.1, 0.0, ago_s=1.0))
+        status = worker_messages.WorkerStatus(
+            number, 1, worker_messages.Phase.TRAINING, restored=restored, step=self.step
+        )
+        self.say(status)
+
+    def lose_worker(self, is_rebooted: bool) -> None:
+        """It has ended before the daemon that has just begun."""
+        number, self.has_go, self.trains = self.job.facts.attempt, False, False
+        self.mirror.resume()
+        here = [name for name in committed_checkpoints(self.saves_in) if name.attempt == number]
+        mine = [name for name in here if not (self.saves_in / str(name) / layout.FETCHED).exists()]
+        newest = max(mine, default=None)
+        if newest is not None and step_of(self.reported) <= newest.step:
+            self.reported = newest
+        step = None if newest is None else newest.step
+        self.post(events.AttemptLost(number, committed_step=step, host_rebooted=is_rebooted))
+
+    def note(self, text: str) -> None:
+        self.world.log.append(f"{self.name}: {text}")
+
+    # --- the mirror's process -----------------------------------------------------------------------------------------
+
+    async def _ask(self, question: messages.Question) -> messages.Answer:
+        answer = self._answer(question)
+        self.note(f"      {question} -> {answer}")
+        self._on_answer(question, answer)
+        return answer
+
+    def _answer(self, question: messages.Question) -> messages.Answer:
+        try:
+            if self.run is None:
+                self.run = MirroredRun(ModelStore(self.mirror_url, "j", self.world), self.folder, 3)
+            if isinstance(question, messages.WatchRequest):
+                known = question.epoch or known_epoch(self.folder, self.run.epochs())
+                later = self.run.later_epoch(known)
+                return messages.WatchAnswer(question.id) if later is None else process._fenced(question.id, later)
+            return process._answer(self.run, question)
+        except TakenOver as error:
+            return process._fenced(question.id, error.epoch)
+        except (StoreError, ManifestError, OSError) as error:
+            self.run = None
+            gone = isinstance(error, FileNotFoundError | PartDamaged)
+            other = process._steps_of(error) if isinstance(error, OtherRun) else None
+            return messages.FailureAnswer(
+                question.id, str(error)[:1000], gone, isinstance(error, EpochLost), isinstance(error, LocalDamaged), other
+            )
