@@ -18,7 +18,7 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.directory import committed_checkpoints
-from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.fuzzing import cases
 from tests.runner.checkpoints.histories import Host, SteppedLoop, World
@@ -86,6 +86,17 @@ class Histories(RuleBasedStateMachine):
         self.loop.do(host.end_worker, events.WorkerExited(host.job.facts.attempt, signal=9))
 
     @rule(number=HOSTS)
+    def workers_keep_dying(self, number: int) -> None:
+        """Right after they have restored, so that the checkpoint becomes suspect."""
+        host = self.hosts[number]
+        for _ in range(8):
+            if host.job.state is State.BACKOFF:
+                self.loop.do(host.expire)
+            elif host.has_go:
+                self.loop.do(host.train, 1, False)
+                self.worker_is_killed(number)
+
+    @rule(number=HOSTS)
     def training_diverges(self, number: int) -> None:
         host = self.hosts[number]
         if host.trains:
@@ -114,7 +125,7 @@ class Histories(RuleBasedStateMachine):
     def operator_chooses(self, number: int, is_anew: bool, choice: int) -> None:
         host = self.hosts[number]
         self.post(host, events.StopRequested())
-        names = committed_checkpoints(host.folder)
+        names = [*committed_checkpoints(host.folder), *map(parse_name, host.mirror.names)]
         step = 0 if is_anew or not names else names[choice % len(names)].step
         self.post(host, events.BeginAtRequested(step), events.StartRequested())
 
@@ -199,6 +210,11 @@ class Histories(RuleBasedStateMachine):
                 shutil.rmtree(path)
             else:
                 (path / "state.json").write_bytes(b"damaged")
+
+    @rule()
+    def store_damages_the_newest(self) -> None:
+        for path in sorted((self.world.folder / "store" / "j").glob("e*/*/state.json"))[-1:]:
+            path.write_bytes(b"damaged")
 
     @rule(number=HOSTS)
     def room_is_made(self, number: int) -> None:
