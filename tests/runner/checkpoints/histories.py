@@ -31,6 +31,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.checkpoints.directory import committed_checkpoints
 from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.folder_epochs import known_epoch
 from supervisor.protocol.mirror.other_run import OtherRun
@@ -38,11 +39,13 @@ from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Then
+from supervisor.runner.attempt.gang_place import GangPlace
 from supervisor.runner.attempt.launching import policy_of
 from supervisor.runner.attempt.services import ProgramServices, Services
 from supervisor.runner.checkpoints.selector import CheckpointSelector
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.current_attempt import event_of
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.records.observers import ProgramObserver
@@ -163,6 +166,7 @@ class World:
     is_away: bool = False
     told: CheckpointName | None = None
     holder: str | None = None
+    diverged: set[CheckpointName | None] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -187,6 +191,10 @@ def step_of(name: CheckpointName | None) -> int:
 class Host:
     """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
     why; `disk`: where its checkpoints are."""
+
+    place: GangPlace | None = None
+    """In a gang."""
+    is_chief = True
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -218,9 +226,11 @@ class Host:
         )
         log = cast(Any, ModelLog(self.world, self.name))
         ledger = cast(Ledger, self.ledger)
-        self.services = Services(ledger, cast(Any, None), DirectStore(), self.disk, self.disk, {}, server_url=None)
+        self.services = Services(
+            ledger, cast(Any, None), DirectStore(), self.disk, self.disk, {}, None, gang=self.place, is_chief=self.is_chief
+        )
         records = ProgramRecords(config, ledger, self.services.save_durations, log)
-        self.job = Job(policy_of(config, 60.0))
+        self.job = Job(policy_of(config, 60.0, self.place is not None))
         self.queue = deque[events.Event]()
         self.is_handling = False
         self.tasks = BackgroundTasks(log)
@@ -233,17 +243,26 @@ class Host:
         config, job = program.config, program.config.job
         assert job is not None
         log = program.log
-        self.mirror = JobMirror(config, self.services, self.post, lambda: None, log)
-        self.mirror._client._ask = self._ask  # type: ignore[method-assign] - in place of the process
+        self.mirror: JobMirror | None = None
+        node_mirror = None
+        if self.is_chief:
+            self.mirror = JobMirror(config, self.services, self.post, lambda: None, log, self.on_mirrored)
+            client = self.mirror._client
+        else:
+            assert self.place is not None
+            node_mirror = NodeMirror(config, {}, self.place, self.post)
+            client = node_mirror._client
+        client._ask = self._ask  # type: ignore[method-assign] - in place of the process
         memory = MemoryHolder(program, job, lambda: None)
-        self.selector = CheckpointSelector(program, job, memory, self.mirror)
+        self.selector = CheckpointSelector(program, job, memory, self.mirror, node_mirror)
         self.persisted = PersistedStateStore(config, self.services, self.job, records, self.mirror, lambda: True)
         await self.persisted.restore(self.ledger.last_attempt)
 
     def end_daemon(self) -> None:
         """It is killed."""
         self.tasks.cancel_all()
-        self.mirror.close()
+        if self.mirror is not None:
+            self.mirror.close()
 
     def post(self, event: events.Event) -> None:
         self.queue.append(event)
@@ -276,10 +295,12 @@ class Host:
         for effect in decided:
             self.note(f"   {effect}")
             self.world.claim(not isinstance(effect, effects.ReportBreach), effect)
-            self.mirror.on_effect(effect, now)
+            if self.mirror is not None:
+                self.mirror.on_effect(effect, now)
             self._execute(effect)
         self.persisted.on_settled(before, facts, now)
-        self.mirror.on_settled(before, facts, now)
+        if self.mirror is not None:
+            self.mirror.on_settled(before, facts, now)
 
     def _execute(self, effect: effects.Effect) -> None:
         number = self.job.facts.attempt
@@ -291,11 +312,12 @@ class Host:
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if isinstance(effect, effects.SelectCheckpoint):
                     self.is_behind_told = self.world.is_away
-                self.world.loop.create_task(self.selector.execute(effect))
+                self.tasks.start(self.selector.execute(effect))
             case effects.WithdrawOrder():
                 self.selector.withdraw_order()
             case effects.SendGo():
-                self.mirror.on_selected(effect)
+                if self.mirror is not None:
+                    self.mirror.on_selected(effect)
                 self._on_go(effect)
             case effects.Kill() | effects.Terminate() | effects.Abort():
                 self.end_worker(events.WorkerExited(number, signal=9))
@@ -316,7 +338,12 @@ class Host:
         begin_at = self.job.facts.begin_at
         is_explained = older is not None or begin_at is not None
         is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
-        is_unaware = self.mirror.status.epoch is not None and self.world.holder != self.name  # it learns of that soon
+        holds = self.mirror is None or self.mirror.status.epoch is not None
+        is_unaware = holds and self.world.holder != self.name  # it learns of that soon
+        if older is not None and older.because is OlderBecause.ROLLED_BACK:
+            self.world.diverged.add(self.reported)
+        is_again = begun in self.world.diverged and begin_at is None
+        self.world.claim(not is_again, "begins at", begun, "which was given up, as training diverged")
         if not (self.is_behind_told or self.world.is_away or is_explained or is_unaware):
             self.world.claim(step_of(begun) >= step_of(self.world.told), "begins at", begun, "told", self.world.told)
         self.has_go, self.begun, self.step = True, begun, max(0, step_of(begun))
@@ -336,7 +363,7 @@ class Host:
                     self.is_lowered = False
                 here = parse_name(question.start or "")
                 self.world.claim(step_of(here) >= step_of(self.world.told), "takes over", here, "told", self.world.told)
-            case messages.UploadRequest(), messages.UploadAnswer():
+            case messages.UploadRequest() | messages.CommitPartsRequest(), messages.UploadAnswer():
                 name = parse_name(question.name)
                 if step_of(name) >= step_of(self.world.told):
                     self.world.told = name
@@ -344,7 +371,8 @@ class Host:
     # --- the worker ---------------------------------------------------------------------------------------------------
 
     def say(self, message: worker_messages.FromWorker) -> None:
-        self.mirror.on_message(message, self.world.loop.time())
+        if self.mirror is not None:
+            self.mirror.on_message(message, self.world.loop.time())
         if (event := event_of(message)) is not None:
             self.post(event)
 
@@ -383,6 +411,7 @@ class Host:
     def adopt(self) -> None:
         """By the daemon that has just begun; the worker tells it all once more."""
         number, restored = self.job.facts.attempt, None if self.begun is None else str(self.begun)
+        assert self.mirror is not None
         self.mirror.resume()
         self.post(events.AttemptFound(number, 1.0))
         self.say(worker_messages.Restored(number, max(0, step_of(self.begun)), restored, 0.0))
@@ -399,6 +428,7 @@ class Host:
     def lose_worker(self, is_rebooted: bool) -> None:
         """It has ended before the daemon that has just begun."""
         number, self.has_go, self.trains = self.job.facts.attempt, False, False
+        assert self.mirror is not None
         self.mirror.resume()
         here = [name for name in committed_checkpoints(self.saves_in) if name.attempt == number]
         mine = [name for name in here if not (self.saves_in / str(name) / layout.FETCHED).exists()]
@@ -407,6 +437,9 @@ class Host:
             self.reported = newest
         step = None if newest is None else newest.step
         self.post(events.AttemptLost(number, committed_step=step, host_rebooted=is_rebooted))
+
+    def on_mirrored(self, message: worker_messages.Mirrored) -> None:
+        """The answer to a worker of a gang whose nodes have folders of their own."""
 
     def note(self, text: str) -> None:
         self.world.log.append(f"{self.name}: {text}")
