@@ -32,7 +32,7 @@ from typing import Annotated
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.directory import highest_attempt
 from supervisor.protocol.formats import UnusableFile, check_format
-from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.layout import CheckpointName, parse_name, parse_part
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
 from supervisor.protocol.wire.limits import Range
@@ -212,7 +212,8 @@ def record_given_up(
         if mirror is not None:
             _write_record(folder, replace(record, given_up=((below, EVERY_ATTEMPT),)))
         return lambda: _take_back_given_up(folder, below)
-    highest = highest_attempt(folder)
+    parts = (name.attempt for entry in folder.glob(f"*{layout.PART}") if (name := parse_part(entry.name)) is not None)
+    highest = max((highest_attempt(folder), *parts))
     line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
