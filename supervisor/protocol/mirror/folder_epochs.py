@@ -192,10 +192,11 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
 
 
 def record_given_up(
-    folder: Path, below: int, diverged: int | None = None, mirror: str | None = None
+    folder: Path, below: int, diverged: int | None = None, mirror: str | None = None, first: int = 0
 ) -> Callable[[], None]:
     """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
-    that began after `diverged` are not, in which training did (None: none has begun yet).
+    that began after `diverged` are not, in which training did (None: none has begun yet). `first`: the
+    attempt that is the first to begin after an order, as another host may have had those before it.
 
     Of a folder that knows of no epoch yet, nothing is noted, unless the job has a `mirror`, the URL of its run: then
     whatever that has, from whichever attempt; of any step, if the folder was not used with that run: nothing says that
@@ -214,7 +215,7 @@ def record_given_up(
         return lambda: _take_back_given_up(folder, below)
     parts = (name.attempt for entry in folder.glob(f"*{layout.PART}") if (name := parse_part(entry.name)) is not None)
     highest = max((highest_attempt(folder), *parts))
-    line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
+    line = (below, max(first, 1 + (highest if diverged is None else min(diverged, highest))))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
     return lambda: _take_back_given_up(folder, below)

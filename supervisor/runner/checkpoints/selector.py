@@ -250,8 +250,8 @@ class CheckpointSelector:
         except NoValidCheckpoint:
             if self._mirror is None or not step:
                 raise
-            await self._mirror.fetch_step(step)
-            return await self._local.begin_at(effect, order)
+            last_attempt = await self._mirror.fetch_step(step)
+            return await self._local.begin_at(effect, order, last_attempt)
 
     def _answer(
         self, effect: effects.SelectCheckpoint, selection: Selection

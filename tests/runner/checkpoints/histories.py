@@ -5,37 +5,21 @@ The core, the selection, the mirror's hold and what its process does are real, a
 at once.
 """
 
-import asyncio
-import traceback
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
-from supervisor.config import ProgramConfig
 from supervisor.core.job import Job
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ALIVE, State
-from supervisor.core.program.persisted_facts import PersistedFacts
-from supervisor.core.series import MetricSeries
 from supervisor.host.background_tasks import BackgroundTasks
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger.job_states import StoredJobState
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.mirror import messages, process
-from supervisor.host.mirror.epochs import EpochLost, TakenOver
-from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
+from supervisor.host.mirror import messages
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.checkpoints.directory import committed_checkpoints
-from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.folder_epochs import known_epoch
-from supervisor.protocol.mirror.other_run import OtherRun
-from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Then
@@ -50,147 +34,12 @@ from supervisor.runner.program.current_attempt import event_of
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
-from tests.host.mirror.test_run import made
-
-class ModelLog:
-    """Keeps what is logged; an internal error breaks the claim."""
-
-    def __init__(self, world: "World", name: str) -> None:
-        self._world, self._name = world, name
-
-    def bind(self, **facts: object) -> "ModelLog":
-        return self
-
-    def _say(self, event: str, **facts: object) -> None:
-        self._world.log.append(f"{self._name}: log {event} {facts}")
-        self._world.claim(event != "internal.failed", event, facts)
-
-    debug = info = warning = error = _say
-
-    def exception(self, event: str, **facts: object) -> None:
-        self._say(event, **facts, text=traceback.format_exc())
-
-
-TURNS = 60  # of the loop, until all that was begun is done or waits for the clock
-
-
-class SteppedLoop(asyncio.SelectorEventLoop):
-    """Its clock stands until it is moved."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        return self.now
-
-    def do(self, call: Callable[..., object], *given: object) -> None:
-        """Calls it in the loop, and has all happen that follows before the clock moves."""
-
-        async def turns() -> None:
-            call(*given)
-            for _ in range(TURNS):
-                await asyncio.sleep(0)
-
-        self.run_until_complete(turns())
-
-
-class DirectStore(CheckpointStore):
-    """Answers at once, without a thread."""
-
-    async def _run(self, directory: Path, work: Callable[[], Any]) -> Any:
-        return work()
-
-
-class ModelLedger:
-    """What is stored of one job on one host, as later daemons find it."""
-
-    def __init__(self) -> None:
-        self.account = ProgressAccount()
-        self.stored: PersistedFacts | None = None
-        self.digest = ""
-        self.last_attempt = 0
-        nothing = SimpleNamespace(checkpoint_refused=lambda *said: None)
-        self.checkpoints = nothing
-        self.wanted = SimpleNamespace(
-            progress=lambda name: self.account, record_progress=self._record, progress_in=lambda *asked: None
-        )
-        self.job_states = SimpleNamespace(
-            store=self._store, load=self._load, has_to_read=lambda name: False, hang_history=lambda name: {}
-        )
-        self.attempts = SimpleNamespace(ended_attempts=lambda name: [], attempt_older=lambda *said: None)
-        self.accounts = SimpleNamespace(load_last=lambda name: None)
-        self.series = SimpleNamespace(load=lambda name: MetricSeries())
-
-    async def until_written(self, limit_s: float) -> None:
-        return None
-
-    def _record(self, name: str, account: ProgressAccount) -> None:
-        self.account = account
-
-    def _store(self, name: str, facts: PersistedFacts, digest: str, *others: Any, **more: Any) -> bool:
-        self.stored, self.digest = facts, digest
-        return True
-
-    def _load(self, name: str) -> StoredJobState | None:
-        return None if self.stored is None else StoredJobState(self.stored, 0.0, self.digest)
-
-
-class ModelStore(Store):
-    """A store that can be away."""
-
-    def __init__(self, url: str, run: str, world: "World") -> None:
-        super().__init__(url, run)
-        self._world = world
-
-    def _require_folder(self) -> None:
-        super()._require_folder()
-        if getattr(self, "_world", None) is not None and self._world.is_away:
-            raise StoreError("cannot reach it")
-
-    def read(self, key: str, limit: int) -> bytes | None:
-        self._require_folder()
-        return super().read(key, limit)
-
-    def look(self, key: str) -> tuple[int, str | None] | None:
-        self._require_folder()
-        return super().look(key)
-
-
-@dataclass
-class World:
-    """All hosts, and the store. `told`: the newest checkpoint that is in the store as a host was told, unless a start
-    from an older one has said why. `is_away`: the store can't be reached."""
-
-    folder: Path
-    config: ProgramConfig
-    loop: SteppedLoop
-    is_away: bool = False
-    told: CheckpointName | None = None
-    holder: str | None = None
-    diverged: set[CheckpointName | None] = field(default_factory=set)
-    log: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-    @property
-    def store(self) -> str:
-        return f"file://{self.folder}/store"
-
-    def claim(self, holds: bool, *said: object) -> None:
-        """Raises later: here an error may be caught."""
-        if not holds:
-            self.broken.append(" ".join(map(str, said)))
-
-    def write(self, folder: Path, name: CheckpointName) -> None:
-        if not (folder / str(name)).exists():
-            made(folder, name.step, name.attempt)
-
-
-def step_of(name: CheckpointName | None) -> int:
-    return -1 if name is None else name.step
+from tests.runner.checkpoints.world import DirectStore, ModelLedger, ModelLog, ModelProcess, World, step_of
 
 
 class Host:
     """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
-    why; `disk`: where its checkpoints are."""
+    why; `given_up`: what an operator or a rollback has; `disk`: where its checkpoints are."""
 
     place: GangPlace | None = None
     """In a gang."""
@@ -208,6 +57,7 @@ class Host:
         self.home, self.mirror_url = "j", self.world.store
         self.ledger = ModelLedger()
         self.reported: CheckpointName | None = None
+        self.given_up: set[CheckpointName | None] = set()
         self.has_go = self.trains = self.is_lowered = False
         self.begin_daemon()
 
@@ -221,13 +71,19 @@ class Host:
     def begin_daemon(self) -> None:
         config = self.world.config
         assert config.job is not None
-        config = replace(
-            config, job=replace(config.job, checkpoint_dir=self.folder, mirror=self.mirror_url)
-        )
+        config = replace(config, job=replace(config.job, checkpoint_dir=self.folder, mirror=self.mirror_url))
         log = cast(Any, ModelLog(self.world, self.name))
         ledger = cast(Ledger, self.ledger)
         self.services = Services(
-            ledger, cast(Any, None), DirectStore(), self.disk, self.disk, {}, None, gang=self.place, is_chief=self.is_chief
+            ledger,
+            cast(Any, None),
+            DirectStore(),
+            self.disk,
+            self.disk,
+            {},
+            None,
+            gang=self.place,
+            is_chief=self.is_chief,
         )
         records = ProgramRecords(config, ledger, self.services.save_durations, log)
         self.job = Job(policy_of(config, 60.0, self.place is not None))
@@ -236,7 +92,7 @@ class Host:
         self.tasks = BackgroundTasks(log)
         program = ProgramServices(config, self.services, records, ProgramObserver(), self.post, self.tasks, log)
         self.is_behind_told = False
-        self.run: MirroredRun | None = None
+        self.process = ModelProcess(self.world, self.mirror_url, self.folder)
         self.world.loop.run_until_complete(self._build(program, records))
 
     async def _build(self, program: ProgramServices, records: ProgramRecords) -> None:
@@ -340,10 +196,10 @@ class Host:
         is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
         holds = self.mirror is None or self.mirror.status.epoch is not None
         is_unaware = holds and self.world.holder != self.name  # it learns of that soon
-        if older is not None and older.because is OlderBecause.ROLLED_BACK:
-            self.world.diverged.add(self.reported)
-        is_again = begun in self.world.diverged and begin_at is None
-        self.world.claim(not is_again, "begins at", begun, "which was given up, as training diverged")
+        if begin_at is not None or (older is not None and older.because is OlderBecause.ROLLED_BACK):
+            known = {self.reported, self.world.told if self.is_chief and not self.world.is_away else None}
+            self.given_up = {name for name in self.given_up | known if step_of(name) > step_of(begun)}
+        self.world.claim(begun not in self.given_up, "begins at", begun, "which was given up")
         if not (self.is_behind_told or self.world.is_away or is_explained or is_unaware):
             self.world.claim(step_of(begun) >= step_of(self.world.told), "begins at", begun, "told", self.world.told)
         self.has_go, self.begun, self.step = True, begun, max(0, step_of(begun))
@@ -355,9 +211,9 @@ class Host:
         """What the store has done."""
         match question, answer:
             case messages.BeginEpochRequest(), messages.EpochAnswer() if answer.newer is not None:
-                self.world.holder = self.name
+                self.take_run()
             case messages.BeginEpochRequest(), messages.EpochAnswer():
-                self.world.holder = self.name
+                self.take_run()
                 if self.is_lowered:
                     self.world.told = parse_name(question.start or "") if question.start else None
                     self.is_lowered = False
@@ -367,6 +223,12 @@ class Host:
                 name = parse_name(question.name)
                 if step_of(name) >= step_of(self.world.told):
                     self.world.told = name
+
+    def take_run(self) -> None:
+        """What another host has given up without the store's knowing of it, this one goes on from."""
+        self.world.holder = self.name
+        for host in self.world.hosts:
+            host.given_up = host.given_up if host is self else set()
 
     # --- the worker ---------------------------------------------------------------------------------------------------
 
@@ -447,26 +309,7 @@ class Host:
     # --- the mirror's process -----------------------------------------------------------------------------------------
 
     async def _ask(self, question: messages.Question) -> messages.Answer:
-        answer = self._answer(question)
+        answer = self.process.answer(question)
         self.note(f"      {question} -> {answer}")
         self._on_answer(question, answer)
         return answer
-
-    def _answer(self, question: messages.Question) -> messages.Answer:
-        try:
-            if self.run is None:
-                self.run = MirroredRun(ModelStore(self.mirror_url, "j", self.world), self.folder, 3)
-            if isinstance(question, messages.WatchRequest):
-                known = question.epoch or known_epoch(self.folder, self.run.epochs())
-                later = self.run.later_epoch(known)
-                return messages.WatchAnswer(question.id) if later is None else process._fenced(question.id, later)
-            return process._answer(self.run, question)
-        except TakenOver as error:
-            return process._fenced(question.id, error.epoch)
-        except (StoreError, ManifestError, OSError) as error:
-            self.run = None
-            gone = isinstance(error, FileNotFoundError | PartDamaged)
-            other = process._steps_of(error) if isinstance(error, OtherRun) else None
-            return messages.FailureAnswer(
-                question.id, str(error)[:1000], gone, isinstance(error, EpochLost), isinstance(error, LocalDamaged), other
-            )

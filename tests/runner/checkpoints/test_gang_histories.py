@@ -1,5 +1,5 @@
-"""Random histories of a gang whose nodes have folders of their own: none of them begins behind the newest checkpoint
-that was reported on its node, or behind the newest in the store, unless the reason is said; and all begin from the same.
+"""Random histories of a gang whose nodes have folders of their own: all begin from the same checkpoint, none behind the
+newest that was reported on its node, or is in the store, unless the reason is said.
 """
 
 import shutil
@@ -16,15 +16,16 @@ from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.checkpoints.directory import committed_checkpoints
-from supervisor.protocol.checkpoints.manifest import Manifest, record_files
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, record_files
 from supervisor.protocol.gang import GangMessage, PartMessage
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.gang_place import GangPlace
 from tests.fuzzing import cases
-from tests.runner.checkpoints.histories import Host, SteppedLoop, World, step_of
+from tests.runner.checkpoints.histories import Host
 from tests.runner.checkpoints.test_histories import config
+from tests.runner.checkpoints.world import SteppedLoop, World
 
 NAMES = ("a", "b", "c")
 NODES = st.sampled_from(range(len(NAMES)))
@@ -107,9 +108,12 @@ class Gang:
     def write_parts(self, name: CheckpointName) -> None:
         if (self.chief.folder / name.part).exists():
             return
-        records = []
+        records: list[FileRecord] = []
         for node in self.nodes:
-            part, files = node.folder / name.part, (f"share-{node.rank}", *(["state.json"] if node is self.chief else []))
+            part, files = (
+                node.folder / name.part,
+                (f"share-{node.rank}", *(["state.json"] if node is self.chief else [])),
+            )
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             for file in files:

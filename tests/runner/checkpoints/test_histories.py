@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.program import events
@@ -21,7 +21,8 @@ from supervisor.protocol.checkpoints.directory import committed_checkpoints
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.fuzzing import cases
-from tests.runner.checkpoints.histories import Host, SteppedLoop, World
+from tests.runner.checkpoints.histories import Host
+from tests.runner.checkpoints.world import SteppedLoop, World
 
 HOSTS = st.sampled_from([0, 0, 1])
 _CONFIG: list[ProgramConfig] = []
@@ -47,7 +48,7 @@ class Histories(RuleBasedStateMachine):
         (Path(self.folder.name) / "store" / "j").mkdir(parents=True)
         self.loop = SteppedLoop()
         self.world = World(Path(self.folder.name), config(), self.loop)
-        self.hosts = [Host(self.world, name) for name in "ab"]
+        self.hosts = self.world.hosts = [Host(self.world, name) for name in "ab"]
 
     def teardown(self) -> None:
         for host in self.hosts:
