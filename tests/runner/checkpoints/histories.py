@@ -202,6 +202,7 @@ class Host:
         self.world.claim(begun not in self.given_up, "begins at", begun, "which was given up")
         if not (self.is_behind_told or self.world.is_away or is_explained or is_unaware):
             self.world.claim(step_of(begun) >= step_of(self.world.told), "begins at", begun, "told", self.world.told)
+        self.world.is_away, self.world.leaves_at_go = self.world.is_away or self.world.leaves_at_go, False
         self.has_go, self.begun, self.step = True, begun, max(0, step_of(begun))
         if is_explained and not self.is_lowered:  # from now on, until the store knows of it
             self.lowered_below = self.world.told if begin_at is None else None

@@ -205,6 +205,21 @@ class GangHistories(RuleBasedStateMachine):
             self.loop.do(chief.post, events.BeginAtRequested(step))
             self.gang_comes_to_train()
 
+    @rule(is_order=st.booleans(), choice=st.integers(0, 3), number=NODES)
+    def choice_that_the_store_learns_of_late(self, is_order: bool, choice: int, number: int) -> None:
+        """It goes away just then, and comes back once other daemons are there."""
+        self.world.leaves_at_go = not self.world.is_away
+        if is_order:
+            self.worker_is_killed(number)
+            self.operator_chooses(False, choice)
+        else:
+            self.training_diverges(number)
+            self.gang_comes_to_train()
+        self.train(1, False)
+        self.daemon_is_lost(number, False, True)
+        self.store_comes()
+        self.gang_comes_to_train()
+
     @rule()
     def store_goes_or_comes(self) -> None:
         self.world.is_away = not self.world.is_away

@@ -131,12 +131,13 @@ class ModelStore(Store):
 @dataclass
 class World:
     """All hosts, and the store. `told`: the newest checkpoint that is in the store as a host was told, unless a start
-    from an older one has said why. `is_away`: the store can't be reached."""
+    from an older one has said why. `is_away`: the store can't be reached, and from the next start on if it `leaves_at_go`."""
 
     folder: Path
     config: ProgramConfig
     loop: SteppedLoop
     is_away: bool = False
+    leaves_at_go: bool = False
     told: CheckpointName | None = None
     holder: str | None = None
     hosts: list[Any] = field(default_factory=list)
