@@ -120,6 +120,11 @@ for number in range(6):
     ],
 )  # fmt: skip
 def test_what_such_an_object_carries_besides_is_named(tmp_path: Path, put: str, named: set[str]) -> None:
+    assert names_of(LOOP.format(put=put), tmp_path) == named
+
+
+def names_of(source: str, tmp_path: Path) -> set[str]:
+    """The names in `env` that the watch names in a script."""
     state, found, script = RunState({"obs": 0}), list[Finding](), tmp_path / "script.py"
 
     def keep(kept: Kept) -> None:
@@ -127,7 +132,7 @@ def test_what_such_an_object_carries_besides_is_named(tmp_path: Path, put: str, 
             keep_state_of(kept, value)
 
     watch = StepWatch(keep, (), state)
-    script.write_text(LOOP.format(put=put))
+    script.write_text(source)
 
     def step_done(number: int) -> None:
         found.extend(watch.look(number, 0, sys._getframe(1)))
@@ -136,4 +141,11 @@ def test_what_such_an_object_carries_besides_is_named(tmp_path: Path, put: str, 
     run = type("Run", (), {"state": state, "step_done": step_done})
     exec(compile(script.read_text(), str(script), "exec"), {"run": run, "step_done": step_done, "__name__": "__main__"})
 
-    assert {finding.name.partition(" ")[0] for finding in found if finding.name.startswith("env")} == named
+    return {finding.name.partition(" ")[0] for finding in found if finding.name.startswith("env")}
+
+
+def test_attributes_of_an_object_whose_dict_is_in_the_state_are_kept(tmp_path: Path) -> None:
+    put, initial = "pass", 'run.state["env"] = vars(env)\nfor number'
+
+    assert names_of(LOOP.format(put=put), tmp_path) == {"env.place", "env.best"}
+    assert names_of(LOOP.format(put=put).replace("for number", initial), tmp_path) == set()
