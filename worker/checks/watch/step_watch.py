@@ -307,7 +307,7 @@ class StepWatch:
                 kind = "begun" if now.path in self._once.begun else "once"
                 is_due = (kind == "begun") == look.is_first
                 is_count = (now.binding or short_name(now.path)) in counts
-                if is_due and (is_count or not look.is_measured(now)):
+                if is_due and (is_count or not (look.is_measured(now) or look.is_filled_first(now))):
                     found.append((kind, now))
         for kind, now in found:
             otherwise = "before the loops" if kind == "begun" else "set in the first pass"
