@@ -11,6 +11,7 @@ from worker.checks.reachability import (
     GLOBAL_GENERATORS,
     Root,
     abbreviate,
+    first_entries,
     generators_of_class,
     held_attributes,
     is_script_class,
@@ -179,14 +180,18 @@ def _remedy_for_generator(place: str, in_processes: bool) -> str:
             "each loader process draws from a copy, which begins anew after a restart: draw from torch's, NumPy's or "
             "Python's global generator there, which are seeded for each batch"
         )
-    name = place.rpartition(".")[2]
-    return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset.{name}}})'
+    name, path = place.rpartition(".")[2].partition("[")[0], place[len(place.split(".")[0]) :]
+    return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset{path}}})'
 
 
 def _parts_of_dataset(path: str, item: Any) -> Iterator[Root]:
     """What is searched for generators in a dataset: datasets and objects of other classes in it, by their paths."""
-    if isinstance(item, list | tuple | dict | set):
-        yield from ((path, part) for part in plain_referents(item) or ())
+    if isinstance(item, dict):
+        yield from ((f"{path}[{key!r}]", part) for key, part in first_entries(item.items()))
+    elif isinstance(item, list | tuple):
+        yield from ((f"{path}[{number}]", part) for number, part in enumerate(first_entries(item)))
+    elif isinstance(item, set):
+        yield from ((path, part) for part in first_entries(item))
     elif not (_is_generator(item) or isinstance(item, _NOT_SEARCHED)) and (
         isinstance(item, torch.utils.data.Dataset) or is_script_class(type(item))
     ):

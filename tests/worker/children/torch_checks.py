@@ -131,6 +131,20 @@ class OnDevice(DataLoader):  # type: ignore[type-arg]
         return ([each.double() for each in batch] for batch in super().__iter__())
 
 
+class Transformed(Dataset):  # type: ignore[type-arg]
+    """Another dataset's examples, by transforms of which one has a generator."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = torch.utils.data.Subset(DATA, range(22))
+        self.transforms = {"train": [abs, dataset]}
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transforms["train"][1][index]
+
+
 class Noisy(Dataset):  # type: ignore[type-arg]
     """Examples with noise from a generator of the dataset's own."""
 
@@ -171,8 +185,9 @@ def refused_loaders() -> Any:
 
 def noisy() -> Any:
     """A dataset that draws from a generator of its own, in this process, or in loader processes."""
-    dataset = Noisy()
+    dataset: Any = Noisy()
     generators = {"rng": dataset.rng} if "kept" in sys.argv else {}
+    dataset = Transformed(dataset) if "transformed" in sys.argv else dataset
     loader = DataLoader(dataset, batch_size=5, num_workers=1 if "processes" in sys.argv else 0)
     with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c", generators=generators) as run:
         for _ in run.batches(loader):
