@@ -1,5 +1,6 @@
 """Finds the state that a PyTorch loop uses but its checkpoints would not hold: an optimizer, a scheduler, a model."""
 
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from worker.checks.reachability import (
 )
 from worker.checks.watch.kept.given_states import keep_extra_state, keep_state_of
 from worker.checks.watch.kept.kept_values import Kept
+from worker.checks.watch.script_objects import names_in_code
 from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
@@ -171,6 +173,18 @@ def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_process
         )
         for place, generator in walk([(type(dataset).__name__, dataset)], _parts_of_dataset)
         if _is_generator(generator) and id(generator) not in ids
+    ]
+
+
+def generators_saved_by(dataset: Any) -> list[Any]:
+    """The generators that a dataset holds, of which its `state_dict` has the names of the attributes; all, if that is
+    no function of the script's."""
+    gives = getattr(type(dataset), "state_dict", None)
+    names = names_in_code(gives.__code__) if isinstance(gives, types.FunctionType) else None
+    return [
+        generator
+        for place, generator in walk([(type(dataset).__name__, dataset)], _parts_of_dataset)
+        if _is_generator(generator) and (names is None or not names.isdisjoint(re.split(r"[.\[\]']+", place)))
     ]
 
 

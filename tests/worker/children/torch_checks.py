@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,52 @@ class Queue(IterableDataset):  # type: ignore[type-arg]
         return self._left
 
 
+class Packed(IterableDataset):  # type: ignore[type-arg]
+    """Lines of which a pass counts some, and shuffles those that wait."""
+
+    def __init__(self) -> None:
+        self.line, self.count, self.seen = 0, 0, 0
+        self.waiting = list[int]()
+        self.rng = random.Random(1)
+
+    def __iter__(self) -> Any:
+        count, waiting = self.count, list(self.waiting)
+        while count < 22:
+            waiting.append(self.line)
+            self.line += 1
+            if len(waiting) > 3:
+                example = waiting.pop(self.rng.randrange(3))
+                self.seen += example
+                count += 1
+                self.keep(count, waiting)
+                yield example
+        self.count = 0
+
+    def keep(self, count: int, waiting: list[int]) -> None:
+        """Takes from a pass what the state has of it."""
+        self.count, self.waiting = count, list(waiting)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"line": self.line, "n": self.count, "w": self.waiting, "sum": self.seen, "r": self.rng.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.line, self.count, self.waiting, self.seen = state["line"], state["n"], state["w"], state["sum"]
+        self.rng.setstate(state["r"])
+
+
+class Forgetful(Packed):
+    """The same, with a state that has the line alone."""
+
+    def keep(self, count: int, waiting: list[int]) -> None:
+        """Nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"line": self.line}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.line = state["line"]
+
+
 class Endless(Sampler):  # type: ignore[type-arg]
     """Indices without end."""
 
@@ -192,6 +239,15 @@ def noisy() -> Any:
     with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c", generators=generators) as run:
         for _ in run.batches(loader):
             run.step_done()
+
+
+def packed() -> Any:
+    """A stream whose state has all that its passes carry, or not."""
+    loader = DataLoader(Packed() if "keeps" in sys.argv else Forgetful(), batch_size=2)
+    with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c") as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(loader):
+                run.step_done()
 
 
 def rates() -> Any:
@@ -323,6 +379,6 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, warm_up, forgotten, kept, own_loop, no_steps
+    all_pieces = of_loaders, of_orders, refused_loaders, noisy, packed, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

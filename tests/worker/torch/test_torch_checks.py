@@ -105,6 +105,17 @@ def test_generator_of_a_dataset_is_named_at_the_first_step(piece: Piece, how: st
     assert [said is not None and said in line for line in named] == [True] * (said is not None)
 
 
+@pytest.mark.parametrize("how", ["keeps", ""])
+def test_what_a_stream_carries_and_its_state_lacks_is_named(piece: Piece, how: str) -> None:
+    status, _, errors = piece("packed", how)
+
+    said = " ".join(line for line in errors.splitlines() if "cannot resume exactly" in line)
+    lacking = "().__iter__.count", "().__iter__.waiting", "().seen", "that state_dict gives", "dataset.rng"
+    assert status == 0, errors
+    assert [text in said for text in lacking] == [how == ""] * 5, errors
+    assert "().line" not in said
+
+
 def test_settings_of_a_saved_optimizer_are_not_named(piece: Piece) -> None:
     status, _, errors = piece("rates")
 

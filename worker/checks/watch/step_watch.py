@@ -333,7 +333,9 @@ class StepWatch:
             if is_named or look.is_time(reached.value) or look.is_set_in_heads(reached):
                 continue
             self._codes |= self._data_watch.codes
-            yield self._name(reached.path, place_in(self._codes, reached) or "changed while the data are read", "ahead")
+            place = place_in(self._codes, reached) or "changed while the data are read"
+            is_of_stream = reached.path.partition(".")[0].endswith("()")  # of a dataset that gives its own state
+            yield self._name(reached.path, place, "stream" if is_of_stream else "ahead")
 
     def _frozen(self, look: Look) -> Iterator[CarriedValue]:
         """What functions have as constants since they were traced, and has changed."""
