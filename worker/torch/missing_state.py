@@ -87,6 +87,8 @@ def _stateful(roots: Iterable[Root], visited: set[int], saved: Iterable[int]) ->
     def parts_of(root: str, item: Any) -> Iterable[Root]:
         if isinstance(item, torch.nn.Module):
             return ((root, held) for held in _hidden_in(item))
+        if isinstance(item, torch.optim.Optimizer):
+            return ((f"{root}.{name}", held) for name, held in _hidden_in_optimizer(item))
         if isinstance(item, type):
             return ((root, generator) for generator in generators_of_class(item))
         return ((root, part) for part in _referents(item)) if is_searched(item) and not _has_state(item) else ()
@@ -104,6 +106,18 @@ def _hidden_in(model: torch.nn.Module) -> Iterator[Any]:
             if name not in _OF_MODULES:
                 held = plain_referents(value) if isinstance(value, list | tuple | dict) else None
                 yield from filter(_has_state, (value,) if held is None else held)
+
+
+def _hidden_in_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[Root]:
+    """The optimizers that one of the script's has inside, as SAM does, and of which its `state_dict` takes nothing."""
+    if not is_script_class(type(optimizer)):
+        return
+    gives = type(optimizer).state_dict
+    taken = () if gives is torch.optim.Optimizer.state_dict else names_in_code(gives.__code__)
+    for name, held in vars(optimizer).items():
+        if isinstance(held, torch.optim.Optimizer) and held.state is not optimizer.state and name not in taken:
+            if any(held.state.values()):
+                yield name, held
 
 
 def _has_state(item: Any) -> bool:

@@ -241,6 +241,48 @@ def noisy() -> Any:
             run.step_done()
 
 
+class Sharp(torch.optim.Optimizer):
+    """An optimizer around another one, with which it shares its groups, as SAM; `again`: also behind a restore."""
+
+    def __init__(self, parameters: Any, *, again: bool) -> None:
+        super().__init__(parameters, {"lr": 0.1, "momentum": 0.9})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+        self.again, self.param_groups = again, self.base.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        self.base.step()
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if self.again:
+            self.base.param_groups = self.param_groups
+
+
+def shared_groups() -> Any:
+    """What optimizers with the same groups share behind a restore, whichever is restored first."""
+    shared = {}
+    for kind in ("outer first", "inner first", "again", "alone"):
+        for steps in (2, 3):
+            model = nn.Linear(1, 1)
+            optimizer = Sharp(model.parameters(), again=kind == "again")
+            group, parts = optimizer.param_groups[0], {"optimizer": optimizer, "base": optimizer.base}
+            parts = dict(reversed(parts.items())) if kind == "inner first" else parts
+            parts = {"optimizer": optimizer} if kind == "alone" else parts
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            run = stepkeeper.Run(
+                model=model, **parts, scheduler=scheduler, directory=FOLDER / kind, total_steps=steps, interval="1 steps"
+            )
+            with run:
+                for _ in run.range(steps):
+                    model(torch.ones(1, 1)).sum().backward()
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                    run.step_done()
+        shared[kind] = group["lr"], optimizer.base.param_groups[0]["lr"], group is optimizer.base.param_groups[0]
+    return shared
+
+
 def packed() -> Any:
     """A stream whose state has all that its passes carry, or not."""
     loader = DataLoader(Packed() if "keeps" in sys.argv else Forgetful(), batch_size=2)
@@ -379,6 +421,6 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, packed, rates, warm_up, forgotten, kept, own_loop, no_steps
+    all_pieces = of_loaders, of_orders, refused_loaders, noisy, packed, shared_groups, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

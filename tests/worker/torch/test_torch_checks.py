@@ -116,6 +116,15 @@ def test_what_a_stream_carries_and_its_state_lacks_is_named(piece: Piece, how: s
     assert "().line" not in said
 
 
+def test_optimizers_share_their_groups_behind_a_restore(piece: Piece) -> None:
+    """The rate that a scheduler gives the outer one is that of the inner one, which steps."""
+    status, shared, errors = piece("shared_groups")
+
+    assert status == 0, errors
+    assert shared == dict.fromkeys(("outer first", "inner first", "again", "alone"), [0.0125, 0.0125, True])
+    assert errors.count("checkpoints do not include SGD (reached as optimizer.base)") == 2, errors  # those alone
+
+
 def test_settings_of_a_saved_optimizer_are_not_named(piece: Piece) -> None:
     status, _, errors = piece("rates")
 
