@@ -115,9 +115,9 @@ def _hidden_in_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[Root]:
     gives = type(optimizer).state_dict
     taken = () if gives is torch.optim.Optimizer.state_dict else names_in_code(gives.__code__)
     for name, held in vars(optimizer).items():
-        if isinstance(held, torch.optim.Optimizer) and held.state is not optimizer.state and name not in taken:
-            if any(held.state.values()):
-                yield name, held
+        is_other = isinstance(held, torch.optim.Optimizer) and held.state is not optimizer.state
+        if is_other and name not in taken and any(held.state.values()):
+            yield name, held
 
 
 def _has_state(item: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from worker.checks.watch.digests import CONTAINERS, PLAIN, entries_of, locals_to_read
+from worker.checks.watch.digests import CONTAINERS, PLAIN, locals_to_read
 from worker.checks.watch.kept.kept_values import digest_of
 from worker.state.description import BATCH_SIZE
 from worker.state.plain_values import NotSaveable
@@ -281,10 +281,10 @@ class _ReadAgain(_StreamReader):
 
 
 def _digests_in(state: Any) -> Iterator[int | None]:
+    """Of each entry of a state, by whatever name. A list, such as one of tokens, is one value: a count may be in it."""
     yield digest_of(state)
-    if isinstance(state, CONTAINERS):
-        for _, entry in entries_of(state):
-            yield from _digests_in(entry)
+    for entry in state.values() if isinstance(state, Mapping) else ():
+        yield from _digests_in(entry)
 
 
 _END = object()

@@ -30,7 +30,7 @@ class Packed(IterableDataset):
 
 
 worker.torch.prepare(6)
-lengths = torch.randint(3, 15, (20,)).tolist()
+lengths = torch.randint(10, 20, (20,)).tolist()
 loader = DataLoader(Packed([torch.randint(0, 12, (length,)).tolist() for length in lengths]), batch_size=4)
 embedding, rnn, head = nn.Embedding(12, 8), nn.GRU(8, 12, batch_first=True), nn.Linear(12, 12)
 model = nn.ModuleList([embedding, rnn, head])

@@ -265,13 +265,13 @@ def shared_groups() -> Any:
         for steps in (2, 3):
             model = nn.Linear(1, 1)
             optimizer = Sharp(model.parameters(), again=kind == "again")
-            group, parts = optimizer.param_groups[0], {"optimizer": optimizer, "base": optimizer.base}
+            group = optimizer.param_groups[0]
+            parts: dict[str, Any] = {"optimizer": optimizer, "base": optimizer.base}
             parts = dict(reversed(parts.items())) if kind == "inner first" else parts
             parts = {"optimizer": optimizer} if kind == "alone" else parts
             scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-            run = stepkeeper.Run(
-                model=model, **parts, scheduler=scheduler, directory=FOLDER / kind, total_steps=steps, interval="1 steps"
-            )
+            parts["scheduler"] = scheduler
+            run = stepkeeper.Run(model=model, **parts, directory=FOLDER / kind, total_steps=steps, interval="1 steps")
             with run:
                 for _ in run.range(steps):
                     model(torch.ones(1, 1)).sum().backward()
@@ -421,6 +421,7 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, packed, shared_groups, rates, warm_up, forgotten, kept, own_loop, no_steps
+    of_data = of_loaders, of_orders, refused_loaders, noisy, packed
+    all_pieces = *of_data, shared_groups, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

@@ -121,7 +121,7 @@ def test_optimizers_share_their_groups_behind_a_restore(piece: Piece) -> None:
     status, shared, errors = piece("shared_groups")
 
     assert status == 0, errors
-    assert shared == dict.fromkeys(("outer first", "inner first", "again", "alone"), [0.0125, 0.0125, True])
+    assert shared == {kind: [0.0125, 0.0125, True] for kind in ("outer first", "inner first", "again", "alone")}
     assert errors.count("checkpoints do not include SGD (reached as optimizer.base)") == 2, errors  # those alone
 
 
