@@ -69,8 +69,9 @@ class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before` and `diverged`, the attempt in which training
     did, None: not known; QUARANTINE `reasons` and `because`; LIST `verify`; LOOK `writes`, whether a file is written to
     see if that works; BEGIN_AT `step`, 0 for beginning anew, and `since`, the first attempt that was launched for it,
-    None: this one, and the job's `mirror`, the URL of its run; MEASURE the `name` of a checkpoint. `expected`: the name
-    of the checkpoint that should be the newest, if that is known, for those before a start."""
+    None: this one, the job's `mirror`, the URL of its run, and `first`: what that has is of attempts before it; MEASURE
+    the `name` of a checkpoint. `expected`: the name of the checkpoint that should be the newest, if that is known, for
+    those before a start."""
 
     question: Question
     directory: Path
@@ -85,6 +86,7 @@ class CheckpointRequest:
     step: int = 0
     since: int | None = None
     mirror: str | None = None
+    first: int = 0
     name: str = ""
 
 
@@ -194,7 +196,8 @@ def _begin_at(request: CheckpointRequest, order: Order) -> Moved:
         nonlocal take_back
         order.require()
         if take_back is None:
-            take_back = record_given_up(folder, step + 1 if step else 0, mirror=request.mirror)
+            below = step + 1 if step else 0
+            take_back = record_given_up(folder, below, mirror=request.mirror, first=request.first)
             order.require()  # the disk may have kept that waiting
 
     try:

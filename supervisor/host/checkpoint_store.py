@@ -72,15 +72,17 @@ class CheckpointStore:
         expected: str | None = None,
         order: Order | None = None,
         mirror: str | None = None,
+        first: int = 0,
     ) -> tuple[str, ...]:
         """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
 
         Moves nothing if attempt `since`, the first that was to begin there, or a later one has saved: it is done.
         Nor once `order` is withdrawn, which is an OSError. Raises OSError, and NoValidCheckpoint if there is no whole
-        checkpoint of that step. `mirror`: the URL of the job's run in a store, if it has one.
+        checkpoint of that step. `mirror`: the URL of the job's run in a store, if it has one; `first`: what that has is
+        of attempts before it.
         """
         request = CheckpointRequest(
-            Question.BEGIN_AT, directory, step=step, since=since, expected=expected, mirror=mirror
+            Question.BEGIN_AT, directory, step=step, since=since, expected=expected, mirror=mirror, first=first
         )
         return (await self._ask(request, Moved, user, order)).names
 

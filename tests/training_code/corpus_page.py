@@ -53,19 +53,20 @@ _REMEDIES = (
      "np_permutation torch_randperm torch_endless_loader np_counter"),
     ("`run.state`, or `state=` with the initial value",
      "epsilon, temperatures, tensors that belong to no module, hidden states, baselines, moving averages, queues, "
-     "totals and lists of losses",
+     "totals and lists of losses, places in files",
      "np_qlearning np_sarsa_steps np_annealing torch_ema tf_ema torch_word_language_model torch_moco_queue "
      "torch_reinforce torch_seq2seq_losses torch_style_closure tf_char_rnn_states tf_gan_list_mean jax_policy_baseline "
-     "np_state_set_in_with torch_sac_temperature torch_trained_image"),
+     "np_state_set_in_with torch_sac_temperature torch_trained_image np_line_reader"),
     ("a `state_dict` and `load_state_dict`, and the object in `run.state`",
      "objects of the script: meters, early stopping, warm-up classes, replay memories, pools of images, wrappers of "
-     "optimizers, trainers, environments",
+     "optimizers, trainers, environments, streams",
      "np_average_meter torch_noam_warmup torch_early_stopping torch_dqn torch_lookahead torch_image_pool "
-     "tf_ddpg_noise torch_hf_trainer torch_ppo_buffers"),
+     "tf_ddpg_noise torch_hf_trainer torch_ppo_buffers np_gridworld_observation torch_packed_stream"),
     ("a value computed from the step or the epoch's number, seeds, or a function from the epoch to its dataset",
      "rates, stages of fine-tuning, datasets and subsets that each epoch makes",
      "torch_global_lr tf_dataset_per_epoch tf_range_epochs tf_permuted_arrays tf_curriculum torch_epoch_subset "
      "keras_generator_expression tf_unfreezing np_settings_namespace"),
+    ("both into the run", "an optimizer around another one", "torch_sam_momentum"),
     ("a buffer or weight of the model", "KL weights, codebooks, what a callback changes in the model",
      "torch_vae_anneal keras_callback_beta torch_vqvae"),
     ("it into the files, too", "what `write` of `worker.files` forgets: chains, keys, statistics, averages",

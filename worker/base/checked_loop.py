@@ -129,7 +129,8 @@ class CheckedLoop(IndexLoops):
 
     def _keep(self, kept: Kept) -> None:
         """Adds what this run's checkpoints hold, besides `run.state`."""
-        kept.identities.add(id(self._given_order))  # its copy is saved
+        if not self._gives_order_again:  # of one that is shuffled from epoch to epoch, a restart has the first
+            kept.identities.add(id(self._given_order))  # its copy is saved
 
     def _watched_roots(self) -> list[Root]:
         """Where the watch begins, besides the names of the loop."""

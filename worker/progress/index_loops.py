@@ -13,6 +13,7 @@ class IndexLoops(EpochLoop):
     """A training that may go through numbers and indices of its own."""
 
     _given_order: Any = None  # the script's own array or list
+    _gives_order_again = False  # which it gave in the epoch before, too
 
     def _check_loops(self) -> None:
         """Raises RuntimeError if a loop around the one that begins now would begin again after a restart."""
@@ -92,6 +93,6 @@ class IndexLoops(EpochLoop):
         except NotSaveable as error:
             raise TypeError(f"cannot save the order of an epoch{error}; give run.order numbers") from error
         self._agree_on_order(digest)
-        self._given_order = entries
+        self._gives_order_again, self._given_order = self._given_order is entries, entries
         self.state.order = copy.deepcopy(kept)  # the script may shuffle its own in place
         return self.state.order

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import removal, selection
-from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
+from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss, is_as_new
 from supervisor.protocol.checkpoints.directory import check_mounted, highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.disk_space import DISK_FULL
@@ -134,6 +134,8 @@ def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, lost.text)
     if lost is not None:
         attempt.reporter.show_message(lost.text)
+    elif newest is not None and place.passed_over is not None and not is_as_new(place.highest_step, newest):
+        attempt.reporter.show_message(f"{newest}, and is in {layout.QUARANTINE} now: {place.passed_over.reason}")
     return record
 
 

@@ -10,6 +10,7 @@ import contextlib
 from pathlib import Path
 
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.fetching import fetch
 from supervisor.protocol.mirror.folder_epochs import local_checkpoints
@@ -61,7 +62,7 @@ class MirrorSource:
         """Moves to quarantine what another host has left behind, before anything here is selected. Raises OSError."""
         for name in self._left_behind:
             with contextlib.suppress(FileNotFoundError):
-                move_to_quarantine(self._directory, name, LEFT_BEHIND)
+                move_to_quarantine(self._directory, name, LEFT_BEHIND, OlderBecause.LEFT_BEHIND)
             self.messages.append(f"set {name} aside: {LEFT_BEHIND}")
         self._left_behind = ()
 

@@ -1,5 +1,6 @@
 """Finds the state that a PyTorch loop uses but its checkpoints would not hold: an optimizer, a scheduler, a model."""
 
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from worker.checks.reachability import (
     GLOBAL_GENERATORS,
     Root,
     abbreviate,
+    first_entries,
     generators_of_class,
     held_attributes,
     is_script_class,
@@ -19,6 +21,7 @@ from worker.checks.reachability import (
 )
 from worker.checks.watch.kept.given_states import keep_extra_state, keep_state_of
 from worker.checks.watch.kept.kept_values import Kept
+from worker.checks.watch.script_objects import names_in_code
 from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
@@ -84,6 +87,8 @@ def _stateful(roots: Iterable[Root], visited: set[int], saved: Iterable[int]) ->
     def parts_of(root: str, item: Any) -> Iterable[Root]:
         if isinstance(item, torch.nn.Module):
             return ((root, held) for held in _hidden_in(item))
+        if isinstance(item, torch.optim.Optimizer):
+            return ((f"{root}.{name}", held) for name, held in _hidden_in_optimizer(item))
         if isinstance(item, type):
             return ((root, generator) for generator in generators_of_class(item))
         return ((root, part) for part in _referents(item)) if is_searched(item) and not _has_state(item) else ()
@@ -101,6 +106,18 @@ def _hidden_in(model: torch.nn.Module) -> Iterator[Any]:
             if name not in _OF_MODULES:
                 held = plain_referents(value) if isinstance(value, list | tuple | dict) else None
                 yield from filter(_has_state, (value,) if held is None else held)
+
+
+def _hidden_in_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[Root]:
+    """The optimizers that one of the script's has inside, as SAM does, and of which its `state_dict` takes nothing."""
+    if not is_script_class(type(optimizer)):
+        return
+    gives = type(optimizer).state_dict
+    taken = () if gives is torch.optim.Optimizer.state_dict else names_in_code(gives.__code__)
+    for name, held in vars(optimizer).items():
+        is_other = isinstance(held, torch.optim.Optimizer) and held.state is not optimizer.state
+        if is_other and name not in taken and any(held.state.values()):
+            yield name, held
 
 
 def _has_state(item: Any) -> bool:
@@ -173,20 +190,36 @@ def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_process
     ]
 
 
+def generators_saved_by(dataset: Any) -> list[Any]:
+    """The generators that a dataset holds, of which its `state_dict` has the names of the attributes; all, if that is
+    no function of the script's."""
+    gives = getattr(type(dataset), "state_dict", None)
+    names = names_in_code(gives.__code__) if isinstance(gives, types.FunctionType) else None
+    return [
+        generator
+        for place, generator in walk([(type(dataset).__name__, dataset)], _parts_of_dataset)
+        if _is_generator(generator) and (names is None or not names.isdisjoint(re.split(r"[.\[\]']+", place)))
+    ]
+
+
 def _remedy_for_generator(place: str, in_processes: bool) -> str:
     if in_processes:
         return (
             "each loader process draws from a copy, which begins anew after a restart: draw from torch's, NumPy's or "
             "Python's global generator there, which are seeded for each batch"
         )
-    name = place.rpartition(".")[2]
-    return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset.{name}}})'
+    name, path = place.rpartition(".")[2].partition("[")[0], place[len(place.split(".")[0]) :]
+    return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset{path}}})'
 
 
 def _parts_of_dataset(path: str, item: Any) -> Iterator[Root]:
     """What is searched for generators in a dataset: datasets and objects of other classes in it, by their paths."""
-    if isinstance(item, list | tuple | dict | set):
-        yield from ((path, part) for part in plain_referents(item) or ())
+    if isinstance(item, dict):
+        yield from ((f"{path}[{key!r}]", part) for key, part in first_entries(item.items()))
+    elif isinstance(item, list | tuple):
+        yield from ((f"{path}[{number}]", part) for number, part in enumerate(first_entries(item)))
+    elif isinstance(item, set):
+        yield from ((path, part) for part in first_entries(item))
     elif not (_is_generator(item) or isinstance(item, _NOT_SEARCHED)) and (
         isinstance(item, torch.utils.data.Dataset) or is_script_class(type(item))
     ):

@@ -17,6 +17,7 @@ import torch
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
+from worker.checks.watch.kept.given_states import keep_state_of
 from worker.checks.watch.kept.kept_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun
@@ -25,6 +26,7 @@ from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.replay.replayed_run import LoopAccess
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
+from worker.torch.accelerated import AcceleratedPlan
 from worker.torch.gradient_watch import GradientWatch
 from worker.torch.loaders import Plan, plan_batches
 from worker.torch.missing_state import (
@@ -32,11 +34,13 @@ from worker.torch.missing_state import (
     find_missing,
     find_unread_loaders,
     functions_in,
+    generators_saved_by,
     keep_attributes,
     keep_parts,
 )
 from worker.torch.replayed_state import ReplayedTorch, batch_bytes, copy_generators, copy_small_parts
 from worker.torch.script_conditions import read_conditions
+from worker.torch.streams import StreamPlan
 from worker.torch.torch_files import TorchFiles
 
 SEED = 1
@@ -188,17 +192,28 @@ class Run(FilesRun):
     def _functions_of_data(self) -> Sequence[Root]:
         if self._plan is None:
             return []
-        return [("dataset", self._plan.dataset), ("collate_fn", getattr(self._loader, "collate_fn", None))]
+        roots = self._asked.roots if self._asked is not None else [("dataset", self._plan.dataset)]
+        return [*roots, ("collate_fn", getattr(self._loader, "collate_fn", None))]
+
+    @property
+    def _asked(self) -> StreamPlan | None:
+        """The plan, if it reads a dataset that gives its own state."""
+        plan = self._plan.plan if isinstance(self._plan, AcceleratedPlan) else self._plan
+        return plan if isinstance(plan, StreamPlan) and plan.is_asked else None
 
     def _keep(self, kept: Kept) -> None:
         super()._keep(kept)
         kept.names_modules = True
         keep_parts(kept, {**self._torch_files.parts, **self.state.held()})
         if self._plan is not None:
-            keep_attributes(kept, (self._loader, *self._plan.kept))
+            if self._asked is not None:
+                keep_attributes(kept, (self._loader,))
+                keep_state_of(kept, self._plan.dataset)
+            else:
+                keep_attributes(kept, (self._loader, *self._plan.kept))
             # of the loader's attributes, what makes the data
             kept.identities.discard(id(getattr(self._loader, "collate_fn", None)))
-            if all(self._plan.dataset is not part for part in self._plan.kept):
+            if self._asked is not None or all(self._plan.dataset is not part for part in self._plan.kept):
                 kept.identities.discard(id(self._plan.dataset))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
@@ -210,7 +225,8 @@ class Run(FilesRun):
         missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out], known)
         if plan is None:
             return missing, find_unread_loaders(roots)
-        if any(plan.dataset is part for part in plan.kept):
+        if self._asked is None and any(plan.dataset is part for part in plan.kept):
             return missing, ()
+        generators = (*generators, *(generators_saved_by(plan.dataset) if self._asked is not None else ()))
         known_generators = (*generators, *self._leave_out)
         return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)

@@ -8,12 +8,15 @@ same examples again is tested before the first batch: the first one is read twic
 
 import copy
 import itertools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from worker.checks.watch.digests import CONTAINERS, PLAIN, locals_to_read
+from worker.checks.watch.kept.kept_values import digest_of
 from worker.state.description import BATCH_SIZE
 from worker.state.plain_values import NotSaveable
 from worker.state.state_file import Position
@@ -63,6 +66,18 @@ class StreamPlan:
     def kept(self) -> tuple[Any, ...]:
         """The objects whose state it keeps."""
         return (self.dataset,)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether checkpoints have what the dataset's own state_dict gives, and nothing else of it."""
+        return isinstance(self._reader, _Asked)
+
+    @property
+    def roots(self) -> list[tuple[str, Any]]:
+        """By path, where to look for what its state lacks: the dataset, and what its generator keeps in local names and
+        reads again."""
+        name = f"{type(self.dataset).__name__}()"
+        return [(name, self.dataset), *((f"{name}.__iter__.{part}", value) for part, value in self._reader.unsaved())]
 
     def follow(self, before: Any) -> None:
         """Takes over what the plan before this one knows of the stream."""
@@ -114,6 +129,10 @@ class _StreamReader:
         """Yields the batches of an epoch behind the first `skipped`."""
         raise NotImplementedError
 
+    def unsaved(self) -> list[tuple[str, Any]]:
+        """As of the plan; what is read again needs no state."""
+        return []
+
     def _iterator(self, source: Any, epoch: int) -> Iterator[Any]:
         """The batches of a source; making the iterator draws no number that training would draw."""
         seed = seed_of_epoch(self._plan.seed, epoch)
@@ -144,6 +163,18 @@ class _Asked(_StreamReader):
             return None
         inner = examples.inner.state_dict() if examples.has_own_position else None
         return {"source": self._plan.dataset.state_dict(), "iterator": inner, "ended": examples.ended}
+
+    def unsaved(self) -> list[tuple[str, Any]]:
+        """As of the plan. What stands in the state under any name is taken from there."""
+        source, examples = self._plan.dataset, self._examples
+        if examples is None or not isinstance(examples.inner, types.GeneratorType):
+            return []
+        saved = set(_digests_in(source.state_dict()))
+        return [
+            (name, value)
+            for name, value in locals_to_read(examples.inner.gi_frame).items()
+            if isinstance(value, (*PLAIN, *CONTAINERS)) and digest_of(value) not in saved
+        ]
 
     def read(self, epoch: int, skipped: int, restored: Mapping[str, Any] | None) -> Iterator[Any]:
         source = self._plan.dataset
@@ -247,6 +278,13 @@ class _ReadAgain(_StreamReader):
         except NotRestorable as error:
             kind = type(self._plan.dataset).__name__
             raise TypeError(f"cannot restore the state of a {kind}: {error}") from error
+
+
+def _digests_in(state: Any) -> Iterator[int | None]:
+    """Of each entry of a state, by whatever name. A list, such as one of tokens, is one value: a count may be in it."""
+    yield digest_of(state)
+    for entry in state.values() if isinstance(state, Mapping) else ():
+        yield from _digests_in(entry)
 
 
 _END = object()

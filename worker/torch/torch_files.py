@@ -171,7 +171,7 @@ class TorchFiles:
                 raise Unfit("; ".join([*differing, UNFIT_REMEDY]))
             for name, part in self.parts.items():
                 settings = _settings_of(part)
-                part.load_state_dict(state["parts"][name])
+                _load(part, state["parts"][name])
                 if lost := sorted(settings - _settings_of(part)):
                     raise Unfit(
                         f"{name} is a {type(part).__name__}, and the optimizer in the checkpoint has no "
@@ -194,6 +194,23 @@ class TorchFiles:
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, but this program uses PyTorch")
+
+
+def _load(part: Any, state: Mapping[str, Any]) -> None:
+    """Gives a part its state. The groups of an optimizer stay the same objects: a script may hold them, and another
+    optimizer, such as the one inside of SAM, may have the same."""
+    groups = getattr(part, "__dict__", {}).get("param_groups")
+    part.load_state_dict(state)
+    if not isinstance(part, torch.optim.Optimizer) or groups is None or part.param_groups is groups:
+        return
+    loaded = part.param_groups
+    for group, values in zip(groups, list(loaded), strict=True):
+        if group is not values:
+            group.clear()
+            group.update(values)
+    for optimizer in (part, *vars(part).values()):
+        if isinstance(optimizer, torch.optim.Optimizer) and optimizer.param_groups is loaded:
+            optimizer.param_groups = groups
 
 
 TorchFiles.__name__ = "_TorchFiles"  # the `kind` in each state.json

@@ -32,7 +32,7 @@ from typing import Annotated
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.directory import highest_attempt
 from supervisor.protocol.formats import UnusableFile, check_format
-from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.layout import CheckpointName, parse_name, parse_part
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
 from supervisor.protocol.wire.limits import Range
@@ -192,10 +192,11 @@ def hold_epoch(folder: Path, number: int, leaves_behind: bool = True) -> None:
 
 
 def record_given_up(
-    folder: Path, below: int, diverged: int | None = None, mirror: str | None = None
+    folder: Path, below: int, diverged: int | None = None, mirror: str | None = None, first: int = 0
 ) -> Callable[[], None]:
     """Notes, before it is carried out, that checkpoints of that step and later are given up here; those of attempts
-    that began after `diverged` are not, in which training did (None: none has begun yet).
+    that began after `diverged` are not, in which training did (None: none has begun yet). `first`: the
+    attempt that is the first to begin after an order, as another host may have had those before it.
 
     Of a folder that knows of no epoch yet, nothing is noted, unless the job has a `mirror`, the URL of its run: then
     whatever that has, from whichever attempt; of any step, if the folder was not used with that run: nothing says that
@@ -212,8 +213,9 @@ def record_given_up(
         if mirror is not None:
             _write_record(folder, replace(record, given_up=((below, EVERY_ATTEMPT),)))
         return lambda: _take_back_given_up(folder, below)
-    highest = highest_attempt(folder)
-    line = (below, 1 + (highest if diverged is None else min(diverged, highest)))
+    parts = (name.attempt for entry in folder.glob(f"*{layout.PART}") if (name := parse_part(entry.name)) is not None)
+    highest = max((highest_attempt(folder), *parts))
+    line = (below, max(first, 1 + (highest if diverged is None else min(diverged, highest))))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
     return lambda: _take_back_given_up(folder, below)

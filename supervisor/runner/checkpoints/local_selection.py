@@ -25,14 +25,24 @@ class LocalSelection:
         """The newest whole checkpoint that the job may restore. Raises NoValidCheckpoint and UnreadableCheckpoint."""
         return await self._services.checkpoints.select(self._job.checkpoint_dir, self._rules(effect), self._user)
 
-    async def begin_at(self, effect: effects.SelectCheckpoint, order: Order) -> tuple[str, ...]:
-        """Moves what is newer than the step that an operator chose aside. Raises NoValidCheckpoint."""
+    async def begin_at(self, effect: effects.SelectCheckpoint, order: Order, last_attempt: int = 0) -> tuple[str, ...]:
+        """Moves what is newer than the step that an operator chose aside. Raises NoValidCheckpoint.
+
+        `last_attempt`: of which the mirror has a checkpoint, if that is known.
+        """
         is_repeated = effect.begin_since is not None and effect.begin_since < effect.attempt
         since = effect.begin_since if is_repeated else None
         directory, step = self._job.checkpoint_dir, effect.begin_at or 0
         mirror = None if self._job.mirror is None else url_of_run(self._job.mirror, run_of(self._program))
         return await self._services.checkpoints.begin_at(
-            directory, step, since, self._user, _expected(effect), order, mirror
+            directory,
+            step,
+            since,
+            self._user,
+            _expected(effect),
+            order,
+            mirror,
+            max(effect.begin_since or 0, 1 + last_attempt),
         )
 
     async def roll_back(self, effect: effects.SelectCheckpoint, below_step: int) -> tuple[RejectedCheckpoint, ...]:

@@ -91,10 +91,13 @@ class MirrorSelection:
             return False
         return answer.name is not None
 
-    async def fetch_step(self, step: int) -> None:
-        """Fetches what an operator chose, if only the mirror has it. Raises OSError."""
+    async def fetch_step(self, step: int) -> int:
+        """Fetches what an operator chose, if only the mirror has it; says of which attempt its last one is.
+
+        Raises OSError.
+        """
         try:
-            await self._mirror.fetch(None, step + 1, (), is_chosen=True)
+            return (await self._mirror.fetch(None, step + 1, (), is_chosen=True)).attempt
         except MirrorError as error:
             raise OSError(errno.EHOSTUNREACH, str(error)) from error
 

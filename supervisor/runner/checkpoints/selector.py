@@ -211,12 +211,22 @@ class CheckpointSelector:
 
     async def _select_newest(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:
         """The newest whole checkpoint, after what training has diverged from is given up. Raises as `_local.select`."""
-        if effect.restore_below_step is not None and self._services.is_chief:
-            given_up = await self._local.roll_back(effect, effect.restore_below_step)
-            self._storage.record_refused(effect.attempt, given_up)
+        given_up, below = await self._roll_back(effect), effect.restore_below_step
         if self._mirror is None or effect.begin_at is not None:
             return await self._local.select(effect)
-        return await self._mirror.select(effect)
+        selection = await self._mirror.select(effect)
+        is_older = isinstance(selection, Selection) and below is not None and (selection.step or 0) < below
+        if is_older and not given_up:
+            await self._roll_back(effect)  # an older one is here only now, where the store alone had any
+        return selection
+
+    async def _roll_back(self, effect: effects.SelectCheckpoint) -> bool:
+        """Gives up what training has diverged from, if it has and an older one is here; whether anything here was."""
+        if effect.restore_below_step is None or not self._services.is_chief:
+            return False
+        given_up = await self._local.roll_back(effect, effect.restore_below_step)
+        self._storage.record_refused(effect.attempt, given_up)
+        return bool(given_up)
 
     def _is_to_be_passed_over(self, effect: effects.SelectCheckpoint, selection: Selection) -> bool:
         """Whether what was selected is one of the job's that it was not to begin from: there is no other one here.
@@ -240,8 +250,8 @@ class CheckpointSelector:
         except NoValidCheckpoint:
             if self._mirror is None or not step:
                 raise
-            await self._mirror.fetch_step(step)
-            return await self._local.begin_at(effect, order)
+            last_attempt = await self._mirror.fetch_step(step)
+            return await self._local.begin_at(effect, order, last_attempt)
 
     def _answer(
         self, effect: effects.SelectCheckpoint, selection: Selection

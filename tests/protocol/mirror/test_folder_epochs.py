@@ -85,3 +85,14 @@ def test_where_a_fetched_one_came_from_must_be_readable(tmp_path: Path):
     (tmp_path / str(name) / layout.FETCHED).write_bytes(encode_fetched(1))
     assert fetched_epoch(tmp_path / str(name)) == 1
     assert epochs_of_checkpoints(tmp_path, EPOCHS) == {name: 1}
+
+
+def test_a_rollback_gives_up_what_this_node_has_a_part_of(tmp_path: Path):
+    """Where nodes have folders of their own, the attempt that diverged has left nothing else here."""
+    made(tmp_path)
+    hold_epoch(tmp_path, 1)
+    (tmp_path / CheckpointName(300, 2).part).mkdir()
+
+    record_given_up(tmp_path, 290, 2)
+
+    assert [given_up_in(tmp_path)(CheckpointName(300, attempt)) for attempt in (2, 3)] == [True, False]

@@ -163,6 +163,50 @@ async def test_daemon_that_dies_before_the_store_knows_of_it_leaves_the_choice_t
         later.mirror.close()
 
 
+async def test_rollback_to_what_only_the_store_has_stays_one_if_the_daemon_dies(tmp_path: Path, services: Services):
+    """Of a gang whose nodes have folders of their own, no whole checkpoint is on the chief's disk."""
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100, 200)
+        for name in ("step-0000000100.a1", "step-0000000200.a1"):
+            shutil.rmtree(job.folder / name)
+        assert (await job.select(CHOICES["rollback"])).step == 100
+    finally:
+        job.mirror.close()
+
+    later = MirroredJob(tmp_path, services)
+    try:
+        assert await later.begin(SelectCheckpoint(3)) == 100
+    finally:
+        later.mirror.close()
+
+
+async def test_operators_step_on_a_host_that_has_nothing_of_later_attempts_stays_if_the_daemon_dies(
+    tmp_path: Path, services: Services
+):
+    job = MirroredJob(tmp_path, services)
+    try:
+        await job.train_and_save(100)
+        assert await job.begin(SelectCheckpoint(3)) == 100
+        name = str(job.commit(200, 3))
+        await job.until(lambda: job.mirror.has(name), "it is there")
+        shutil.rmtree(job.folder)  # another host takes its place
+    finally:
+        job.mirror.close()
+
+    job = MirroredJob(tmp_path, services)
+    try:
+        assert (await job.select(SelectCheckpoint(4, begin_at=100, begin_since=4))).step == 100
+    finally:
+        job.mirror.close()
+
+    later = MirroredJob(tmp_path, services)
+    try:
+        assert await later.begin(SelectCheckpoint(5)) == 100
+    finally:
+        later.mirror.close()
+
+
 async def test_operator_who_begins_anew_before_the_store_knows_of_it_is_heard(tmp_path: Path, services: Services):
     job = MirroredJob(tmp_path, services)
     try:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,52 @@ class Queue(IterableDataset):  # type: ignore[type-arg]
         return self._left
 
 
+class Packed(IterableDataset):  # type: ignore[type-arg]
+    """Lines of which a pass counts some, and shuffles those that wait."""
+
+    def __init__(self) -> None:
+        self.line, self.count, self.seen = 0, 0, 0
+        self.waiting = list[int]()
+        self.rng = random.Random(1)
+
+    def __iter__(self) -> Any:
+        count, waiting = self.count, list(self.waiting)
+        while count < 22:
+            waiting.append(self.line)
+            self.line += 1
+            if len(waiting) > 3:
+                example = waiting.pop(self.rng.randrange(3))
+                self.seen += example
+                count += 1
+                self.keep(count, waiting)
+                yield example
+        self.count = 0
+
+    def keep(self, count: int, waiting: list[int]) -> None:
+        """Takes from a pass what the state has of it."""
+        self.count, self.waiting = count, list(waiting)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"line": self.line, "n": self.count, "w": self.waiting, "sum": self.seen, "r": self.rng.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.line, self.count, self.waiting, self.seen = state["line"], state["n"], state["w"], state["sum"]
+        self.rng.setstate(state["r"])
+
+
+class Forgetful(Packed):
+    """The same, with a state that has the line alone."""
+
+    def keep(self, count: int, waiting: list[int]) -> None:
+        """Nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"line": self.line}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.line = state["line"]
+
+
 class Endless(Sampler):  # type: ignore[type-arg]
     """Indices without end."""
 
@@ -129,6 +176,20 @@ class OnDevice(DataLoader):  # type: ignore[type-arg]
 
     def __iter__(self) -> Any:
         return ([each.double() for each in batch] for batch in super().__iter__())
+
+
+class Transformed(Dataset):  # type: ignore[type-arg]
+    """Another dataset's examples, by transforms of which one has a generator."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = torch.utils.data.Subset(DATA, range(22))
+        self.transforms = {"train": [abs, dataset]}
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transforms["train"][1][index]
 
 
 class Noisy(Dataset):  # type: ignore[type-arg]
@@ -171,12 +232,64 @@ def refused_loaders() -> Any:
 
 def noisy() -> Any:
     """A dataset that draws from a generator of its own, in this process, or in loader processes."""
-    dataset = Noisy()
+    dataset: Any = Noisy()
     generators = {"rng": dataset.rng} if "kept" in sys.argv else {}
+    dataset = Transformed(dataset) if "transformed" in sys.argv else dataset
     loader = DataLoader(dataset, batch_size=5, num_workers=1 if "processes" in sys.argv else 0)
     with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c", generators=generators) as run:
         for _ in run.batches(loader):
             run.step_done()
+
+
+class Sharp(torch.optim.Optimizer):
+    """An optimizer around another one, with which it shares its groups, as SAM; `again`: also behind a restore."""
+
+    def __init__(self, parameters: Any, *, again: bool) -> None:
+        super().__init__(parameters, {"lr": 0.1, "momentum": 0.9})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+        self.again, self.param_groups = again, self.base.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        self.base.step()
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if self.again:
+            self.base.param_groups = self.param_groups
+
+
+def shared_groups() -> Any:
+    """What optimizers with the same groups share behind a restore, whichever is restored first."""
+    shared = {}
+    for kind in ("outer first", "inner first", "again", "alone"):
+        for steps in (2, 3):
+            model = nn.Linear(1, 1)
+            optimizer = Sharp(model.parameters(), again=kind == "again")
+            group = optimizer.param_groups[0]
+            parts: dict[str, Any] = {"optimizer": optimizer, "base": optimizer.base}
+            parts = dict(reversed(parts.items())) if kind == "inner first" else parts
+            parts = {"optimizer": optimizer} if kind == "alone" else parts
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            parts["scheduler"] = scheduler
+            run = stepkeeper.Run(model=model, **parts, directory=FOLDER / kind, total_steps=steps, interval="1 steps")
+            with run:
+                for _ in run.range(steps):
+                    model(torch.ones(1, 1)).sum().backward()
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                    run.step_done()
+        shared[kind] = group["lr"], optimizer.base.param_groups[0]["lr"], group is optimizer.base.param_groups[0]
+    return shared
+
+
+def packed() -> Any:
+    """A stream whose state has all that its passes carry, or not."""
+    loader = DataLoader(Packed() if "keeps" in sys.argv else Forgetful(), batch_size=2)
+    with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c") as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(loader):
+                run.step_done()
 
 
 def rates() -> Any:
@@ -308,6 +421,7 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, warm_up, forgotten, kept, own_loop, no_steps
+    of_data = of_loaders, of_orders, refused_loaders, noisy, packed
+    all_pieces = *of_data, shared_groups, rates, warm_up, forgotten, kept, own_loop, no_steps
     pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from tests.places import ROOT
 from worker.saving import commit_record
 from worker.saving.commit_record import CommitRecord
@@ -80,6 +81,22 @@ def test_without_the_newest_it_goes_on_from_an_older_one_and_says_so(tmp_path: P
     assert "begins at 3" in again.stdout
     assert "was committed in" in again.stderr
     assert "the newest one that is left is of step 3" in again.stderr
+
+
+@pytest.mark.slow
+def test_without_the_newest_that_somebody_else_has_set_aside_it_says_so(tmp_path: Path) -> None:
+    """As another host's daemon, which has found it damaged."""
+    run = tmp_path / "run"
+    train(run, 3, tmp_path)
+    train(run, 5, tmp_path)
+    move_to_quarantine(run, selection.committed_checkpoints(run)[0], "state.json is not what its manifest says")
+
+    again = train(run, 6, tmp_path)
+
+    assert "begins at 3" in again.stdout
+    assert "step 5 (step-0000000005.a2) was committed in" in again.stderr
+    assert "is in quarantine now: state.json is not what its manifest says" in again.stderr
+    assert "quarantine" not in train(run, 7, tmp_path).stderr
 
 
 @pytest.mark.parametrize("home", ["", "/proc/nowhere"])

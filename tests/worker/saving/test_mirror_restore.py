@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
+from supervisor.protocol.damage import OlderBecause
 from tests.host.mirror.test_run import host
 from tests.worker.saving.test_lost_directory import train
 
@@ -58,6 +60,7 @@ def test_what_another_host_left_behind_is_set_aside(tmp_path: Path):
 
     assert "begins at 3" in ended.stdout, ended.stderr
     assert "set step-0000000009.a2 aside: another host has gone on" in ended.stderr
+    assert [aside.because for aside in list_quarantined(run)] == [OlderBecause.LEFT_BEHIND]
 
 
 @pytest.mark.parametrize(

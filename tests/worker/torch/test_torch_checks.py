@@ -92,6 +92,7 @@ def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: P
     ("how", "said"),
     [
         ("", 'give it to the run: worker.torch.Run(..., generators={"rng": dataset.rng})'),
+        ("transformed", """generators={"rng": dataset.transforms['train'][1].rng})"""),
         ("processes", "each loader process draws from a copy, which begins anew after a restart"),
         ("kept", None),
     ],
@@ -99,9 +100,29 @@ def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: P
 def test_generator_of_a_dataset_is_named_at_the_first_step(piece: Piece, how: str, said: str | None) -> None:
     status, _, errors = piece("noisy", how)
 
-    named = [line for line in errors.splitlines() if "Noisy.rng" in line]
+    named = [line for line in errors.splitlines() if ".rng" in line]
     assert status == 0, errors
     assert [said is not None and said in line for line in named] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize("how", ["keeps", ""])
+def test_what_a_stream_carries_and_its_state_lacks_is_named(piece: Piece, how: str) -> None:
+    status, _, errors = piece("packed", how)
+
+    said = " ".join(line for line in errors.splitlines() if "cannot resume exactly" in line)
+    lacking = "().__iter__.count", "().__iter__.waiting", "().seen", "that state_dict gives", "dataset.rng"
+    assert status == 0, errors
+    assert [text in said for text in lacking] == [how == ""] * 5, errors
+    assert "().line" not in said
+
+
+def test_optimizers_share_their_groups_behind_a_restore(piece: Piece) -> None:
+    """The rate that a scheduler gives the outer one is that of the inner one, which steps."""
+    status, shared, errors = piece("shared_groups")
+
+    assert status == 0, errors
+    assert shared == {kind: [0.0125, 0.0125, True] for kind in ("outer first", "inner first", "again", "alone")}
+    assert errors.count("checkpoints do not include SGD (reached as optimizer.base)") == 2, errors  # those alone
 
 
 def test_settings_of_a_saved_optimizer_are_not_named(piece: Piece) -> None:

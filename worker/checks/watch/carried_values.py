@@ -106,6 +106,11 @@ _REMEDIES = {
         "and a restart would begin with the first: make {it} from the index of the example or the epoch's number, "
         "or set {it} where each pass begins, or give the name to leave_out= if it changes no data"
     ),
+    "stream": (
+        "the dataset's state_dict lacks {it}, and after a restart in the middle of a pass it would begin anew: keep "
+        "{it} in an attribute, as in self.{name}, that state_dict gives and load_state_dict sets, or give the name to "
+        "leave_out= if it may begin anew"
+    ),
     "future": (
         "another thread makes the result that {it} stands for ahead of the step that trains with it, and a restart "
         "would make another one: read ahead in the data, before run.batches, as in dataset.prefetch(2), or make it "

@@ -45,7 +45,7 @@ class DataWatch:
         return name is not None and any(
             flow_of(code).assigns_first(name, is_attribute=is_attribute)
             for code in self.codes
-            if code.co_name != "__init__" and name in code.co_names
+            if code.co_name not in ("__init__", "load_state_dict") and name in code.co_names
             for is_attribute in (True, False)
             if _stores(code, name, is_attribute=is_attribute)
         )

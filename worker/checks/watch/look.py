@@ -11,13 +11,12 @@ from worker.checks.watch.clocks import a_clock_showed
 from worker.checks.watch.code.access_order import AccessOrder
 from worker.checks.watch.code.attribute_readers import AttributeReaders
 from worker.checks.watch.code.fills import is_filled_first
-from worker.checks.watch.code.instructions import measured_names, stored_names
+from worker.checks.watch.code.instructions import measured_names, seeks, stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame
 from worker.checks.watch.kept.kept_values import Kept, Reached, short_name
 from worker.checks.watch.named_paths import NamedPaths
 from worker.checks.watch.reached_values import Search
 from worker.checks.watch.replaced_objects import Placed
-from worker.checks.watch.script_objects import names_in_code
 
 _DATA = ("value", "array", "container", "mapping")
 """The kinds of what can't be called."""
@@ -164,7 +163,7 @@ class Look:
     @cached_property
     def seeks(self) -> bool:
         """Whether the script's code sets a file's position itself."""
-        return any("seek" in names_in_code(code) for code in self._codes)
+        return any(map(seeks, self._codes))
 
     def place_of(self, reached: Reached) -> str | None:
         """The line that assigns what changed."""

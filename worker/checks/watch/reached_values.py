@@ -158,7 +158,7 @@ class Search:
             self._add(path, "passes", self._digest_passes(value), identity, owner, binding)
         elif (hasattr(type(value), "__next__") or isinstance(value, digests.ASYNC)) and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
-        else:
+        elif id(getattr(value, "__dict__", None)) not in self._kept.identities:  # as of state={"memory": vars(memory)}
             if is_cache(value) and (count := self._cached(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
             if is_traced(value):

@@ -34,6 +34,7 @@ from worker.checks.watch.code.count_uses import CountUses
 from worker.checks.watch.code.instructions import stored_names
 from worker.checks.watch.code.loop_frames import LoopFrame, is_count_before_loops, is_made_from_run, loop_frames
 from worker.checks.watch.code.loop_heads import read_behind
+from worker.checks.watch.code.parts_in_state import parts_put_into_state
 from worker.checks.watch.code.state_uses import names_put_into_state
 from worker.checks.watch.data_watch import DataWatch
 from worker.checks.watch.head_values import HeadValues, made_in_run_head
@@ -102,8 +103,9 @@ class StepWatch:
 
     def begin(self, frame: types.FrameType | None) -> None:
         """The first pass of the loop in `frame` begins."""
-        search = Search(self._kept_now(), time.thread_time() + LOOK_S)
-        search.run(self._roots_of(loop_frames(frame, self._entered)))
+        kept = self._kept_now()
+        search = Search(kept, time.thread_time() + LOOK_S)
+        search.run(self._roots_of(loop_frames(frame, self._entered), kept))
         self._once.begin(search.values, search.objects_seen)
 
     def head_otherwise(
@@ -113,7 +115,7 @@ class StepWatch:
         batches that are left, if there are any, and what also the code behind them reads."""
         frames, kept = loop_frames(frame, self._entered), self._kept_now()
         until = time.thread_time() + LOOK_S
-        search = Search(kept, until).run(self._roots_of(frames))
+        search = Search(kept, until).run(self._roots_of(frames, kept))
         look = self._look_at(search, kept, frames, until, epoch, is_other_epoch=True)
         made = self._head_values.made_otherwise(recorded, search.values, frames, epoch)
         others = [reached for reached in made if not look.is_kept_or_time(reached)]
@@ -151,7 +153,7 @@ class StepWatch:
             findings += self._names.drawn(frames, kept)
         findings += self._names.rebound(frames)
         until = time.thread_time() + LOOK_S  # reading the script's files may have taken as long
-        search = Search(kept, until).run(self._roots_of(frames))
+        search = Search(kept, until).run(self._roots_of(frames, kept))
         look = self._look_at(search, kept, frames, until, epoch)
         for rule in (
             self._changed,
@@ -207,13 +209,17 @@ class StepWatch:
         self._keep(kept)
         return kept
 
-    def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
+    def _roots_of(self, frames: Sequence[LoopFrame], kept: Kept) -> list[tuple[str, Any]]:
+        """Where the search begins. `kept`: gets the parts of objects that the loop puts into `run.state`."""
         roots = list(self._roots())
         variables = environment_of(frame.frame.f_code for frame in frames)
         roots += [(f"os.environ[{name!r}]", text) for name, text in variables.items()]
         for frame in frames:
-            into_state = names_put_into_state(loop_source.function_of(frame.frame.f_code), frame.values)
-            for name in sorted(frame.read - into_state.keys()):
+            function = loop_source.function_of(frame.frame.f_code)
+            into_state = names_put_into_state(function, frame.values).keys()
+            parts = parts_put_into_state(function, frame.values) if into_state else {}
+            kept.attributes |= {(id(held), name) for put in parts.values() for held, name in put}
+            for name in sorted(frame.read - into_state | frame.read & parts.keys()):
                 is_count = is_made_from_run(name, frame) and not is_count_before_loops(name, frame)
                 if name in self._named or "[" in name or is_count:
                     continue
@@ -301,7 +307,7 @@ class StepWatch:
                 kind = "begun" if now.path in self._once.begun else "once"
                 is_due = (kind == "begun") == look.is_first
                 is_count = (now.binding or short_name(now.path)) in counts
-                if is_due and (is_count or not look.is_measured(now)):
+                if is_due and (is_count or not (look.is_measured(now) or look.is_filled_first(now))):
                     found.append((kind, now))
         for kind, now in found:
             otherwise = "before the loops" if kind == "begun" else "set in the first pass"
@@ -327,7 +333,9 @@ class StepWatch:
             if is_named or look.is_time(reached.value) or look.is_set_in_heads(reached):
                 continue
             self._codes |= self._data_watch.codes
-            yield self._name(reached.path, place_in(self._codes, reached) or "changed while the data are read", "ahead")
+            place = place_in(self._codes, reached) or "changed while the data are read"
+            is_of_stream = reached.path.partition(".")[0].endswith("()")  # of a dataset that gives its own state
+            yield self._name(reached.path, place, "stream" if is_of_stream else "ahead")
 
     def _frozen(self, look: Look) -> Iterator[CarriedValue]:
         """What functions have as constants since they were traced, and has changed."""

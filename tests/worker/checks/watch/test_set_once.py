@@ -257,3 +257,27 @@ def test_what_a_process_has_set_that_died_in_its_second_step_is_compared(
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "cannot resume exactly" in line]
     assert "normalizer.mean" in said
     assert "normalizer.last" not in said
+
+
+def fill_and_train(directory: Path, dies_at: int) -> None:
+    dones = np.zeros(4)
+    with FilesRun(History(), directory=directory, interval="1 steps") as run:
+        for number in run.range(12):
+            for place in range(4):
+                dones[place] = 1 + number // 3
+            if number == dies_at:
+                raise Died
+            run.step_done(loss=float(dones.sum()))
+
+
+def test_buffer_that_each_step_fills_before_it_reads_it_is_not_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As that of PPO for the ends of episodes, which some steps fill with the same."""
+    with pytest.raises(Died):
+        fill_and_train(tmp_path / "job", 3)
+    wait_for_the_record()
+
+    fill_and_train(tmp_path / "job", -1)
+
+    assert "cannot resume exactly" not in capfd.readouterr().err

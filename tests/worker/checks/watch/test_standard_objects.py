@@ -286,6 +286,29 @@ def test_file_that_steps_read_further_is_named(tmp_path: Path, mode: str, read: 
     assert run.named == ["file"]
 
 
+def read_round(file: Any) -> None:
+    if not file.readline():
+        file.seek(0)
+
+
+def read_round_behind_head(file: Any) -> None:
+    if not file.readline():
+        file.seek(2, 0)
+
+
+@pytest.mark.parametrize("read", [read_round, read_round_behind_head])
+def test_file_that_begins_again_at_its_end_is_named(tmp_path: Path, read: Callable[[Any], None]) -> None:
+    path, run = tmp_path / "data", Run()
+    path.write_text("\n".join("1234567"))
+
+    with path.open() as file:
+        for batch in run.batches(DATA):
+            read(file)
+            run.step_done(loss=batch)
+
+    assert run.named == ["file"]
+
+
 def test_file_is_not_named_where_the_script_seeks_or_only_writes(tmp_path: Path) -> None:
     path, run = tmp_path / "data", Run()
     path.write_text("1 2 3")

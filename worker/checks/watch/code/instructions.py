@@ -106,6 +106,22 @@ def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
     return lines
 
 
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
+
+
+@functools.lru_cache(maxsize=1024)
+def seeks(code: types.CodeType) -> bool:
+    """Whether a function, or one inside it, sets a file's position to what it computes. `file.seek(0)` only begins the
+    file again, and `file.seek(16)` does behind its head."""
+    instructions = [part for part in dis.get_instructions(code) if part.opname not in ("CACHE", "PUSH_NULL")]
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in ATTRIBUTE_LOADS and instruction.argval == "seek":
+            following = [part.opname for part in instructions[number + 1 : number + 3]]
+            if following[0] not in _CONSTANTS or not following[1].startswith(("PRECALL", "CALL", *_CONSTANTS)):
+                return True
+    return any(seeks(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
 MEASURES = frozenset(
     {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "thread_time",
      "default_timer", "elapsed_time", "now", "utcnow", "today", "getpid", "getppid", "get_ident", "get_native_id", "id",

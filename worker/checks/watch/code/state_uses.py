@@ -25,10 +25,19 @@ def names_put_into_state(function: loop_source.Function | None, values: Mapping[
 
     What an entry is only changed by (`run.state["losses"].append(loss)`, `run.state["sum"] += loss`) is not put there.
     """
-    if function is None:
-        return {}
-    others = [node for node in _states_in(function) if _is_of_another_object(node, values)]
-    return _names_put(function, frozenset(map(ast.unparse, others)))
+    return {} if function is None else _names_put(function, _states_of_others(function, values))
+
+
+def expressions_put_into_state(
+    function: loop_source.Function | None, values: Mapping[str, Any]
+) -> tuple[ast.expr, ...]:
+    """Those whose value a statement of the function puts into `run.state`."""
+    return () if function is None else _expressions_put(function, _states_of_others(function, values))
+
+
+def _states_of_others(function: loop_source.Function, values: Mapping[str, Any]) -> frozenset[str]:
+    """The `state` of other objects, as text."""
+    return frozenset(ast.unparse(node) for node in _states_in(function) if _is_of_another_object(node, values))
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,12 +58,19 @@ def _is_of_another_object(node: ast.Attribute, values: Mapping[str, Any]) -> boo
 def _names_put(function: loop_source.Function, others: Collection[str]) -> Mapping[str, Keys]:
     put: dict[str, Keys] = {}
     for statement in loop_source.statements(function.body):
-        for name, key in _put_by(statement, others):
-            put[name] = put.get(name, frozenset()) | {key}
+        for expression, key in _put_by(statement, others):
+            for name in _names(expression):
+                put[name] = put.get(name, frozenset()) | {key}
     return put
 
 
-def _put_by(statement: ast.stmt, others: Collection[str]) -> Iterator[tuple[str, str | None]]:
+@functools.lru_cache(maxsize=256)
+def _expressions_put(function: loop_source.Function, others: Collection[str]) -> tuple[ast.expr, ...]:
+    statements = loop_source.statements(function.body)
+    return tuple(expression for statement in statements for expression, _ in _put_by(statement, others))
+
+
+def _put_by(statement: ast.stmt, others: Collection[str]) -> Iterator[tuple[ast.expr, str | None]]:
     """`others`: the `state` of other objects, as text."""
 
     def is_state(node: ast.AST) -> bool:
@@ -73,16 +89,16 @@ def _put_by(statement: ast.stmt, others: Collection[str]) -> Iterator[tuple[str,
             parts = list(itertools.chain.from_iterable(map(ast.walk, targets)))
             entries = [part for part in parts if isinstance(part, ast.Subscript) and is_state(part.value)]
             for entry in entries:
-                yield from ((name, _constant(entry.slice)) for name in _names(value))
+                yield value, _constant(entry.slice)
             if not entries and any(map(is_state, parts)):
-                yield from ((name, None) for name in _names(value))
+                yield value, None
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=called, attr="update"), args=given, keywords=named)) if (
             is_state(called)
         ):
-            yield from ((name, None) for value in given for name in _names(value))
-            yield from ((name, keyword.arg) for keyword in named for name in _names(keyword.value))
+            yield from ((value, None) for value in given)
+            yield from ((keyword.value, keyword.arg) for keyword in named)
         case ast.Expr(value=value) if any(map(gives_state, calls(value))):
-            yield from ((name, None) for name in _names(value))
+            yield value, None
 
 
 @functools.lru_cache(maxsize=256)
