@@ -189,6 +189,7 @@ class Histories(RuleBasedStateMachine):
                 host.step += steps
                 self.world.write(host.saves_in, CheckpointName(host.step, host.job.facts.attempt))
                 host.has_committed = True
+                host.given_up.discard(CheckpointName(host.step, host.job.facts.attempt))
             wanted = host.job.facts.wanted
             host.begin_daemon()
             host.job.facts.wanted = wanted
