@@ -259,6 +259,7 @@ class Host:
         self.step = step
         name = CheckpointName(step, number)
         self.world.write(self.saves_in, name)
+        self.given_up.discard(name)  # another host's, of the same name
         if step_of(self.reported) <= step:
             self.reported = name
         self.has_committed = True

@@ -130,22 +130,6 @@ class Histories(RuleBasedStateMachine):
         step = 0 if is_anew or not names else names[choice % len(names)].step
         self.post(host, events.BeginAtRequested(step), events.StartRequested())
 
-    @rule(number=HOSTS, is_order=st.booleans(), loses_disk=st.booleans(), choice=st.integers(0, 3))
-    def choice_that_the_store_learns_of_late(self, number: int, is_order: bool, loses_disk: bool, choice: int) -> None:
-        """It goes away just then, and comes back once another daemon is there."""
-        host = self.hosts[number]
-        if host.trains and loses_disk:
-            shutil.rmtree(host.folder)
-        self.world.leaves_at_go = not self.world.is_away
-        if is_order:
-            self.operator_chooses(number, False, choice)
-        else:
-            self.training_diverges(number)
-        self.train(number, 1, False)
-        self.daemon_is_replaced(number, False)
-        self.store_comes(number)
-        self.host_comes_to_train(number)
-
     # --- machines -----------------------------------------------------------------------------------------------------
 
     @rule()
@@ -189,6 +173,7 @@ class Histories(RuleBasedStateMachine):
                 host.step += steps
                 self.world.write(host.saves_in, CheckpointName(host.step, host.job.facts.attempt))
                 host.has_committed = True
+                host.given_up.discard(CheckpointName(host.step, host.job.facts.attempt))
             wanted = host.job.facts.wanted
             host.begin_daemon()
             host.job.facts.wanted = wanted

@@ -131,7 +131,7 @@ class ModelStore(Store):
 @dataclass
 class World:
     """All hosts, and the store. `told`: the newest checkpoint that is in the store as a host was told, unless a start
-    from an older one has said why. `is_away`: the store can't be reached, and from the next start on if it `leaves_at_go`."""
+    from an older one has said why. `is_away`: the store can't be reached; it `leaves_at_go`: from the next start on."""
 
     folder: Path
     config: ProgramConfig
