@@ -158,7 +158,7 @@ class Search:
             self._add(path, "passes", self._digest_passes(value), identity, owner, binding)
         elif (hasattr(type(value), "__next__") or isinstance(value, digests.ASYNC)) and not isinstance(value, type):
             self._add_iterator(path, value, identity, owner, binding)
-        elif id(getattr(value, "__dict__", None)) not in self._kept.identities:  # as of state={"memory": vars(memory)}
+        elif not self._keeps_attributes_of(value):
             if is_cache(value) and (count := self._cached(value)) is not None:
                 self._add(path, "cache", count, identity, owner, binding)
             if is_traced(value):
@@ -171,6 +171,11 @@ class Search:
             if isinstance(value, functools.partial):
                 given = path if owner is None else f"{path}.args"  # the attribute itself is its function
                 self._waiting.append((given, [*value.args, value.keywords], owner, binding))
+
+    def _keeps_attributes_of(self, value: Any) -> bool:
+        """Whether checkpoints hold them as one, as those of `state={"memory": vars(memory)}`."""
+        held = getattr(value, "__dict__", None)
+        return held is not None and id(held) in self._kept.identities
 
     def _note_binding(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
         """What is bound there: that it is another one later is a change, though neither of them has changed."""
