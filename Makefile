@@ -159,7 +159,7 @@ $(VENV)/bin/python:
 $(DEMO): requirements/demo.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip $(PIP_INSTALL) --require-hashes -r requirements/demo.txt
 	$(BIN)/pip $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c 'import tensorflow' 2> /dev/null
+	$(BIN)/python -c 'import tensorflow' 2> /dev/null || $(BIN)/python -c 'import tensorflow' # which says why not
 	touch $@
 
 $(INSTALLED): requirements/dev.txt $(DEMO)

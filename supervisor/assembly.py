@@ -109,7 +109,7 @@ def build_daemon(
     active_notices = ActiveNotices(settings.notice_grace)
     expected_times = ExpectedTimes(active_notices, runners)
     expected_times.load_history(ledger)
-    output = OutputPublisher()
+    output, store = OutputPublisher(), NoticeStore(settings.runtime_dir)
     logs = _capture_output(settings, ledger, output)
     hooks, listeners = HookRunner(settings.hook_timeout), ListenerHub(settings.identifier)
     environment = {**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment}
@@ -117,7 +117,6 @@ def build_daemon(
     gpus = GpuGuard(gpu_helper, settings.state_dir, on_gpus, hooks, listeners, settings.on_gpu_fault == "act")
     services = _build_services(config, ledger, logs, expected_times, place, environment, gpus, hooks, listeners)
     watches = _build_watches(config, services, runners, exit_request, gpus)
-    store = NoticeStore(settings.runtime_dir)
     notices = NoticeDispatcher(active_notices, expected_times, runners, services.loop_share, store)
     programs = Programs(config, read_config, services, runners, watches.on_change, notices.post_current_notice)
     output.start(programs.on_output)

@@ -31,9 +31,9 @@ def run_action(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatu
 
 
 def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
-    action = find_action(name)
     if name in LEAVING:
         return ExitStatus.OK
+    action = find_action(name)
     if action is None:
         terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
         meant = nearest_word(name, TABLE)

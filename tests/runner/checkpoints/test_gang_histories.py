@@ -3,13 +3,11 @@ newest that was reported on its node, or is in the store, unless the reason is s
 """
 
 import shutil
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
@@ -24,8 +22,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.gang_place import GangPlace
 from tests.fuzzing import cases
 from tests.runner.checkpoints.histories import Host
-from tests.runner.checkpoints.test_histories import config
-from tests.runner.checkpoints.world import SteppedLoop, World
+from tests.runner.checkpoints.world import World, WorldHistories, config
 
 NAMES = ("a", "b", "c")
 NODES = st.sampled_from(range(len(NAMES)))
@@ -130,22 +127,18 @@ class Gang:
                 node.say(worker_messages.Committed(number, node.step, name, 1, 0.1, 0.0))
 
 
-class GangHistories(RuleBasedStateMachine):
+class GangHistories(WorldHistories):
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        (Path(self.folder.name) / "store" / "j").mkdir(parents=True)
-        self.loop, own = SteppedLoop(), config()
+        own = config()
         assert own.job is not None
-        own = replace(own, job=replace(own.job, checkpoint_dir_shared=False, strategy="multiworker"))
-        self.world = World(Path(self.folder.name), own, self.loop)
+        self.begin_world(replace(own, job=replace(own.job, checkpoint_dir_shared=False, strategy="multiworker")))
         self.gang = Gang(self.world)
 
     def teardown(self) -> None:
         for node in self.gang.nodes:
             self.loop.do(node.end_daemon)
-        self.loop.close()
-        self.folder.cleanup()
+        self.end_world()
 
     def gang_comes_to_train(self) -> None:
         for _ in range(4):
@@ -273,11 +266,6 @@ class GangHistories(RuleBasedStateMachine):
             self.loop.do(node.end_daemon)
             node.home = home
             node.begin_daemon()
-
-    @invariant()
-    def claims_hold(self) -> None:
-        if getattr(self, "world", None) is not None and self.world.broken:
-            raise AssertionError("\n".join([*self.world.log[-60:], *self.world.broken]))
 
 
 GangHistories.TestCase.settings = cases(40, stateful_step_count=40, deadline=None)

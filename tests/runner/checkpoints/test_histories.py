@@ -4,16 +4,12 @@ on its host, or behind the newest in the store, unless the reason is said.
 What a host is made of is in `histories.py`.
 """
 
-import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
-from supervisor.config import ProgramConfig, load_config
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.checkpoints import removal
@@ -22,39 +18,23 @@ from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.fuzzing import cases
 from tests.runner.checkpoints.histories import Host
-from tests.runner.checkpoints.world import SteppedLoop, World
+from tests.runner.checkpoints.world import WorldHistories, config
 
 HOSTS = st.sampled_from([0, 0, 1])
-_CONFIG: list[ProgramConfig] = []
 
 
-def config() -> ProgramConfig:
-    if not _CONFIG:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "test.conf"
-            path.write_text(
-                "[supervisord]\n[program:j]\ncommand=/bin/true\ncheckpoint_dir=/x\nmirror=file:///x\nstartretries=1000\n"
-            )
-            _CONFIG.append(load_config(path, os.environ).programs["j"])
-    return _CONFIG[0]
-
-
-class Histories(RuleBasedStateMachine):
+class Histories(WorldHistories):
     """Two hosts."""
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        (Path(self.folder.name) / "store" / "j").mkdir(parents=True)
-        self.loop = SteppedLoop()
-        self.world = World(Path(self.folder.name), config(), self.loop)
+        self.begin_world(config())
         self.hosts = self.world.hosts = [Host(self.world, name) for name in "ab"]
 
     def teardown(self) -> None:
         for host in self.hosts:
             self.loop.do(host.end_daemon)
-        self.loop.close()
-        self.folder.cleanup()
+        self.end_world()
 
     def post(self, host: Host, *all_events: events.Event) -> None:
         for event in all_events:
@@ -221,11 +201,6 @@ class Histories(RuleBasedStateMachine):
     @rule(number=HOSTS)
     def room_is_made(self, number: int) -> None:
         removal.delete_oldest(self.hosts[number].folder)
-
-    @invariant()
-    def claims_hold(self) -> None:
-        if getattr(self, "world", None) is not None and self.world.broken:
-            raise AssertionError("\n".join([*self.world.log[-60:], *self.world.broken]))
 
 
 Histories.TestCase.settings = cases(60, stateful_step_count=40, deadline=None)

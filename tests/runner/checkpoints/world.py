@@ -1,6 +1,8 @@
 """What the hosts of a history share, and what stands for the rest of a machine: store, ledger, log, clock and disk."""
 
 import asyncio
+import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from supervisor.config import ProgramConfig
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from supervisor.config import ProgramConfig, load_config
 from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.core.series import MetricSeries
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -192,3 +196,36 @@ class ModelProcess:
                 isinstance(error, LocalDamaged),
                 other,
             )
+
+
+_CONFIG: list[ProgramConfig] = []
+
+
+def config() -> ProgramConfig:
+    if not _CONFIG:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "test.conf"
+            path.write_text(
+                "[supervisord]\n[program:j]\ncommand=/bin/true\ncheckpoint_dir=/x\nmirror=file:///x\nstartretries=1000\n"
+            )
+            _CONFIG.append(load_config(path, os.environ).programs["j"])
+    return _CONFIG[0]
+
+
+class WorldHistories(RuleBasedStateMachine):
+    """Histories of one world, in a folder of its own."""
+
+    def begin_world(self, program: ProgramConfig) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        (Path(self.folder.name) / "store" / "j").mkdir(parents=True)
+        self.loop = SteppedLoop()
+        self.world = World(Path(self.folder.name), program, self.loop)
+
+    def end_world(self) -> None:
+        self.loop.close()
+        self.folder.cleanup()
+
+    @invariant()
+    def claims_hold(self) -> None:
+        if getattr(self, "world", None) is not None and self.world.broken:
+            raise AssertionError("\n".join([*self.world.log[-60:], *self.world.broken]))
