@@ -138,6 +138,16 @@ def test_no_encoder_writes_numbers_that_are_not_finite():
     assert calls == []
 
 
+def test_sizes_in_texts_have_the_units_of_one_function():
+    """A size that is written by hand has another unit than the same size elsewhere: `plurals.counted_bytes`."""
+    by_hand = re.compile(r"\} ?[kKMGT]i?B\b")
+    written = {module: by_hand.findall(path.read_text()) for module, path in MODULES.items()}
+
+    assert {module for module, found in written.items() if found} == {"supervisor.config.reference"}, (
+        "a default, as one would write it"
+    )
+
+
 def unknown_names(texts: dict[str, str], others: set[str]) -> list[str]:
     """Names in docstrings and comments that neither the code of all files has, nor `others`, as `file:line name`."""
     words, prose_of = set(others), dict[str, list[re.Match[str]]]()

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from supervisor.ctl.settings import SettingsError, is_url
 from supervisor.ini.ownership import problems_of_ownership
+from supervisor.protocol.plurals import counted_bytes
 
 DEFAULT_PORT = 9001  # Supervisor's
 MAX_BYTES = 1 << 20
@@ -39,7 +40,7 @@ def read_hosts(path: Path) -> tuple[Host, ...]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(f"cannot read the hosts from {path}: {reason}") from error
     if len(text) > MAX_BYTES:
-        raise SettingsError(f"cannot read the hosts from {path}: it is larger than {MAX_BYTES >> 20} MiB")
+        raise SettingsError(f"cannot read the hosts from {path}: it is larger than {counted_bytes(MAX_BYTES)}")
     hosts = tuple(_hosts(path, text))
     if not hosts:
         raise SettingsError(f"{path} names no host; write `NAME`, `NAME URL` or `URL` in each line")

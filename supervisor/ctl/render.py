@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.protocol.plurals import counted_bytes
+
 NAME_WIDTH = 30  # Supervisor's
 GAP = 3
 MAX_SPAN_S = 1e13  # 300,000 years
@@ -44,13 +46,8 @@ def one_line(text: str) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in the unit that fits, 1 KB being 1024 bytes; `unknown` if it is not known."""
-    if count is None:
-        return "unknown"
-    amount, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.0f} {units[0]}" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
+    """Bytes in the unit that fits; `unknown` if it is not known."""
+    return "unknown" if count is None else counted_bytes(count)
 
 
 def span(length_s: float | None) -> str:

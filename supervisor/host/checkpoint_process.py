@@ -35,6 +35,7 @@ from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.listing import MAX_LISTED, MAX_REASON
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
+from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
@@ -153,7 +154,7 @@ def _answer(request: CheckpointRequest) -> dict[str, Any]:
     except OSError as error:
         failure = _Failure(error.strerror or str(error), error.errno or errno.EIO)
     except MemoryError:
-        failure = _Failure(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory", errno.ENOMEM)
+        failure = _Failure(f"reading it takes more than {counted_bytes(MEMORY_BYTES)} of memory", errno.ENOMEM)
     except Exception as error:  # noqa: BLE001 - the daemon says it
         failure = _Failure(f"{error!r:.200}", errno.EBADMSG)  # a defect, which says nothing about the disk
     return {"failure": failure}

@@ -1,9 +1,9 @@
 """Numbers and lists in sentences for people."""
 
-import math
 from collections.abc import Sequence
 
 LISTED_ITEMS = 5  # what a person reads; the rest is counted
+UNITS = ("KB", "MB", "GB", "TB")
 LISTED_CHARACTERS = 500  # of each: a reason is a sentence, with a path in it
 
 
@@ -13,11 +13,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def counted_bytes(count: int) -> str:
-    """As `1 byte`, `21.7 kB`, `1.2 GB`."""
-    if count < 1000:
+    """As `1 byte`, `21.2 KB`, `1.2 GB`. As in the configuration, and as Supervisor has it, 1 KB is 1,024 bytes."""
+    if count < 1024:
         return counted(count, "byte")
-    power = min(3, int(math.log(count, 1000)))
-    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
+    power = min(len(UNITS), (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {UNITS[power - 1]}"
 
 
 def listed(items: Sequence[str], separator: str = "; ", at_most: int = LISTED_ITEMS) -> str:

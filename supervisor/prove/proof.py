@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.protocol.plurals import counted
+from supervisor.protocol.plurals import counted, counted_bytes
 from supervisor.protocol.proof import (
     MAX_FILE_BYTES,
     MAX_FILES,
@@ -198,8 +198,8 @@ class Proof:
         free = shutil.disk_usage(self._scratch.path).free
         if free < needed:
             raise CannotProve(
-                f"there are {free >> 20} MiB free at {self._scratch.path}, and the checkpoints of a proof take "
-                f"{needed >> 20} MiB; name a folder with more room with --scratch"
+                f"there are {counted_bytes(free)} free at {self._scratch.path}, and the checkpoints of a proof take "
+                f"{counted_bytes(needed)}; name a folder with more room with --scratch"
             )
 
     def _run(self, name: str, worker_plan: WorkerPlan, interval: int, undisturbed: _Run | None = None) -> _Run:

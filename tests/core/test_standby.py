@@ -210,7 +210,7 @@ def test_one_that_nobody_asked_for_leaves_the_worker_room_to_grow():
 
     assert machine.deadline() == AUTO_SETTLE_S
     assert machine.handle(MemoryMeasured(memory, 600 * MIB, True, worker), AUTO_SETTLE_S) == []
-    assert "3.5 GiB of that must stay free" in str(machine.status.reason)
+    assert "3.5 GB of that must stay free" in str(machine.status.reason)
     assert machine.handle(MemoryMeasured(memory, 600 * MIB, True, 4000 * MIB), 30.0) == [PrepareStandby(WARM, 1)]
     machine.handle(StandbyLoaded(WARM), 31.0)
     assert machine.handle(AttemptStarting(microbatches=2), 40.0) == [PromoteStandby()], "it has traced nothing"

@@ -11,6 +11,7 @@ import numpy as np
 
 from supervisor.protocol.available_memory import available_memory
 from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES
+from supervisor.protocol.plurals import counted_bytes
 from worker.saving.memory_file import CopyRoom
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -136,4 +137,4 @@ def _require_memory(size: int, share: float = COPY_SHARE) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
         left = available_memory()[0]
         if size > share * left:
-            raise MemoryError(f"a copy takes {size / 1e6:.0f} MB, and {left / 1e6:.0f} MB of memory are left")
+            raise MemoryError(f"a copy takes {counted_bytes(size)}, and {counted_bytes(left)} of memory are left")

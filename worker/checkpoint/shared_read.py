@@ -28,6 +28,7 @@ import xxhash
 from supervisor.protocol import durable, layout
 from supervisor.protocol.available_memory import available_memory
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, Manifest, ManifestError, parse_manifest
+from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.wire.launch import LEAST_READING_TOGETHER
 from worker.data.collectives import Gang
 from worker.process.temporary_folder import temporary_folder
@@ -133,7 +134,9 @@ def _look_at(folder: Path, buffer_bytes: int) -> tuple[bytes, Manifest | None, _
         free, _ = available_memory()
     except (OSError, ManifestError, ValueError) as error:
         return b"", None, _View(view.host, problem=str(error))
-    problem = f"{free >> 20} MiB of memory are free, and {needed >> 20} are needed" if free < needed else None
+    problem = (
+        f"{counted_bytes(free)} of memory are free, and {counted_bytes(needed)} are needed" if free < needed else None
+    )
     return content, manifest, _View(view.host, zlib.crc32(content), manifest.size_bytes, problem)
 
 

@@ -108,7 +108,7 @@ class TensorBoardWriter:
         self._write(lambda file: file.write_scalars(step, {f"{TAG_PREFIX}/attempt": attempt}))
 
     def _mark_save(self, saved: Committed) -> None:
-        values = {"save_s": saved.save_s, "save_stall_s": saved.stall_s, "save_mb": saved.size_bytes / 1e6}
+        values = {"save_s": saved.save_s, "save_stall_s": saved.stall_s, "save_mb": saved.size_bytes / 2**20}
         self._write(
             lambda file: file.write_scalars(
                 saved.step, {f"{TAG_PREFIX}/{name}": value for name, value in values.items()}

@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from supervisor.protocol.checkpoints.replayed import add_replayed
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.plurals import counted
+from supervisor.protocol.plurals import counted, counted_bytes
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Replayed
 from worker.process.attempt import Attempt
@@ -178,7 +178,7 @@ class Replays(Generic[Tensors, Item]):
         available, needed = _available_bytes(), 2 * self._run.state_bytes + MOST_BATCH_BYTES
         if available is None or needed <= MOST_MEMORY * available:
             return True
-        self._explain_memory(f"it takes up to {needed >> 20} MiB, and {available >> 20} MiB are left")
+        self._explain_memory(f"it takes up to {counted_bytes(needed)}, and {counted_bytes(available)} are left")
         return False
 
     def _explain_memory(self, why: str) -> None:

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from supervisor.protocol.available_memory import available_memory, resident_bytes
 from supervisor.protocol.memory_tier.layout import Description, half_bytes
+from supervisor.protocol.plurals import counted_bytes
 from supervisor.protocol.wire.messages import MemoryCopies
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
@@ -224,8 +225,8 @@ class MemoryTier(Generic[Boundary]):
         try:
             left = self._memory_left()
             if 2 * half * MEMORY_SHARE > left:
-                sizes = f"two copies take {_in_mb(2 * half)}"
-                self._turn_off(f"{sizes}, more than an eighth of the {_in_mb(left)} of memory that are left")
+                sizes = f"two copies take {counted_bytes(2 * half)}"
+                self._turn_off(f"{sizes}, more than an eighth of the {counted_bytes(left)} of memory that are left")
                 return
             cpu_s = time.thread_time()
             self._next_file = MemoryFile(half)
@@ -242,7 +243,9 @@ class MemoryTier(Generic[Boundary]):
                 size = sum(file.size_bytes for file in (self._file, self._next_file) if file is not None)
                 left = self._memory_left()
                 if left < LEAST_LEFT * size and not self._off.is_set():
-                    self._turn_off(f"they take {_in_mb(size)}, and only {_in_mb(left)} of memory are left")
+                    self._turn_off(
+                        f"they take {counted_bytes(size)}, and only {counted_bytes(left)} of memory are left"
+                    )
 
     def _memory_left(self) -> int:
         """Bytes that this process may still take. Raises OSError, ValueError or KeyError if nobody says."""
@@ -253,7 +256,3 @@ class MemoryTier(Generic[Boundary]):
 def _beside_s(since_cpu_s: float) -> float:
     """What the processor time of this thread costs training: its part of all processors."""
     return (time.thread_time() - since_cpu_s) / (os.cpu_count() or 1)
-
-
-def _in_mb(size: int) -> str:
-    return f"{size / 1e6:.0f} MB"

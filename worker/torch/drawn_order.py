@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import xxhash
 
-from supervisor.protocol.plurals import counted
+from supervisor.protocol.plurals import counted, counted_bytes
 from worker.state.description import BATCH_SIZE
 from worker.state.plain_values import NotSaveable
 from worker.state.state_file import Position
@@ -140,7 +140,7 @@ class DrawnPlan:
         if before.size_bytes > MAX_STATE_BYTES:
             raise TypeError(
                 f"cannot save the state of a {type(self.sampler).__name__} in each checkpoint: it has "
-                f"{before.size_bytes >> 20} MiB; {_REMEDY}"
+                f"{counted_bytes(before.size_bytes)}; {_REMEDY}"
             )
         place = (self.seed, position.epoch)
         drawn = self._drawn_once(place)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from supervisor.protocol.plurals import counted_bytes
 from worker.checks.watch.digests import CONTAINERS, PLAIN, locals_to_read
 from worker.checks.watch.kept.kept_values import digest_of
 from worker.state.description import BATCH_SIZE
@@ -268,7 +269,8 @@ class _ReadAgain(_StreamReader):
             raise TypeError(f"cannot save the state of a {kind}{error}; {_REMEDY}") from error
         if state.size_bytes > MAX_STATE_BYTES:
             raise TypeError(
-                f"cannot save the state of a {kind} in each checkpoint: it has {state.size_bytes >> 20} MiB; {_REMEDY}"
+                f"cannot save the state of a {kind} in each checkpoint: it has {counted_bytes(state.size_bytes)}; "
+                f"{_REMEDY}"
             )
         return state.to_state()
 

@@ -14,7 +14,7 @@ from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import ALIVE, UP, State
 from supervisor.core.standby.facts import StandbyStage
-from supervisor.protocol.plurals import listed
+from supervisor.protocol.plurals import counted_bytes, listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
@@ -129,7 +129,7 @@ def mirror_activity(status: MirrorStatus) -> list[str]:
     if request is not None and (request.what == "uploading" or request.for_s >= 1.0):
         text = f"{' '.join(filter(None, [request.what, request.checkpoint]))} for {_h_mm_ss(request.for_s)}"
         if request.copied_bytes is not None and request.size_bytes is not None:
-            text += f" ({request.copied_bytes / 1e6:.1f} of {request.size_bytes / 1e6:.1f} MB)"
+            text += f" ({counted_bytes(request.copied_bytes)} of {counted_bytes(request.size_bytes)})"
         parts.append(text)
     elif request is None and status.error is None and status.waits is not None and status.epoch is not None:
         parts.append(f"uploading {status.waits}")
@@ -215,7 +215,7 @@ def _newest_state(runner: Runner) -> list[str]:
     on_disk = f"{saved.step:,} on disk {age}" if saved is not None else _reported_on_disk(runner)
     parts = [f"newest: step {training.memory_step:,} in memory, {on_disk}"]
     if training.memory_interval_s is not None and training.memory_cost_s is not None:
-        cost = f"{_short(1000 * training.memory_cost_s)} ms each, {training.memory_bytes / 1e6:.0f} MB"
+        cost = f"{_short(1000 * training.memory_cost_s)} ms each, {counted_bytes(training.memory_bytes)}"
         parts.append(f"copied every {_short(training.memory_interval_s)} s ({cost})")
     return parts
 
@@ -261,7 +261,7 @@ def _standby(runner: Runner) -> list[str]:
         return []
     standby = runner.standby.status()
     if standby["stage"] in (StandbyStage.READY, StandbyStage.LOADING):
-        size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
+        size = f", {counted_bytes(standby['memory_bytes'])}" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]
     return [f"no standby: {standby['reason']}"] if standby["reason"] else []
 

@@ -47,7 +47,7 @@ from typing import ClassVar
 from supervisor.core.failures.gpu_activity import GpuActivity
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.looks import Call, SilenceEvidence, ThreadEvidence
-from supervisor.protocol.plurals import counted
+from supervisor.protocol.plurals import counted, counted_bytes
 
 USUAL_STEPS = 20.0  # a job whose steps take long is looked at later: a step may take several times as long as usual
 LONGEST_LOOK_S = 30.0  # long enough to see a slow poll, or that a stack stays the same
@@ -136,7 +136,7 @@ def judge_silence(evidence: SilenceEvidence, context: SilenceContext) -> Verdict
         return SignOfLife("its processes begin and end")
     io_bytes_s = (evidence.io_bytes or 0) / evidence.over_s
     if io_bytes_s >= IDLE_BYTES_A_SECOND:
-        return SignOfLife(f"it reads or writes {io_bytes_s / 1000:.0f} kB/s")
+        return SignOfLife(f"it reads or writes {counted_bytes(round(io_bytes_s))} a second")
     starved = [thread for thread in evidence.threads if thread.ready_s >= STARVED * evidence.over_s]
     if starved or evidence.cpu_s >= IDLE_CPUS * evidence.over_s:
         return _judge_busy(evidence, context, main, starved)

@@ -22,7 +22,8 @@ from supervisor.core.standby.events import (
     StandbyUseless,
     StartExpected,
 )
-from supervisor.core.standby.facts import MIB, StandbyKind, StandbyNeed, StandbyStage
+from supervisor.core.standby.facts import StandbyKind, StandbyNeed, StandbyStage
+from supervisor.protocol.plurals import counted_bytes
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
 AUTO_SETTLE_S = 10.0  # where nobody asked for one: a job of some seconds is not to load everything twice
@@ -110,7 +111,7 @@ class Standby:
         effects: list[StandbyEffect] = []
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY) and event.memory.is_scarce:
             self.status = replace(was, not_before=now + SCARCE_S)
-            effects = self._drop(f"memory is scarce ({_gib(event.memory.available)} left)", None)
+            effects = self._drop(f"memory is scarce ({counted_bytes(event.memory.available)} left)", None)
         elif was.stage is StandbyStage.LOADING and now >= was.load_by:
             effects = self._drop(
                 f"not ready within {self._load_limit_s:g} s; does the script wait for the daemon?", now
@@ -126,8 +127,8 @@ class Standby:
         growth = event.worker // 2 if self.wanted is StandbyKind.AUTO else 0
         if not event.memory.allows(event.expected, growth):
             reason = (
-                f"memory: it needs {_gib(event.expected)}, {_gib(event.memory.available)} is available, and "
-                f"{_gib(event.memory.reserve(growth))} of that must stay free"
+                f"memory: it needs {counted_bytes(event.expected)}, {counted_bytes(event.memory.available)} is available, "
+                f"and {counted_bytes(event.memory.reserve(growth))} of that must stay free"
             )
             self.status = replace(self.status, reason=reason, measure_at=now + MEASURE_S)
             return []
@@ -205,7 +206,3 @@ class Standby:
         elif was.stage is StandbyStage.NONE and self._is_wanted():
             measure_at = None if math.isinf(self._earliest()) else max(self._earliest(), now)
         self.status = replace(was, measure_at=measure_at)
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1024 * MIB):.1f} GiB"

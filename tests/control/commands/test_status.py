@@ -100,15 +100,15 @@ async def test_a_job_says_what_is_newest_in_memory_and_on_the_disk_and_what_copi
     training = job.records.training
     training.on_message(messages.Restored(1, 0, None, 0.1), 0.0)
 
-    training.on_message(messages.MemoryCopies(1, 7, 5, 805_000_000), 0.0)
+    training.on_message(messages.MemoryCopies(1, 7, 5, 805 << 20), 0.0)
     copied = {"memory_step": 1204, "memory_interval_s": 4.1, "memory_cost_s": 0.041}
     training.on_message(messages.Progress(1, 1250, **copied), 0.0)
-    assert ", newest: step 1,204 in memory, none on disk, copied every 4 s (41 ms each, 805 MB)" in full_description(
+    assert ", newest: step 1,204 in memory, none on disk, copied every 4 s (41 ms each, 805.0 MB)" in full_description(
         job
     )
 
     training.on_message(messages.Progress(1, 1250, **{**copied, "memory_interval_s": 0.25, "memory_cost_s": 4e-4}), 0.0)
-    assert "copied every 0.25 s (0.4 ms each, 805 MB)" in full_description(job)
+    assert "copied every 0.25 s (0.4 ms each, 805.0 MB)" in full_description(job)
     training.on_message(messages.Progress(1, 1250, **copied), 0.0)
 
     # an earlier daemon was told of it

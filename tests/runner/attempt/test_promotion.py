@@ -171,7 +171,7 @@ async def test_none_is_prepared_where_memory_is_short_and_status_says_so(
 
     reason = await until(runner, lambda: runner.standby.status()["reason"])
 
-    assert reason == "memory: it needs 0.6 GiB, 1.2 GiB is available, and 1.6 GiB of that must stay free"
+    assert reason == "memory: it needs 640.0 MB, 1.2 GB is available, and 1.6 GB of that must stay free"
     assert f"no standby: {reason}" in full_description(runner) and runner.standby.pid is None
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
