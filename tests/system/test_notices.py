@@ -150,7 +150,9 @@ def test_a_drill_for_one_program_is_none_of_the_others_business(tmp_path: Path):
 
 
 def test_nothing_is_started_shortly_before_the_host_goes_and_it_starts_once_the_host_stays(tmp_path: Path):
-    with Daemon(tmp_path, job("count", tmp_path, f"{AT_ONCE}\nautostart = false", **ENDLESS)) as daemon:
+    plain = "[program:plain]\ncommand = /bin/sleep 100000\n"
+    with Daemon(tmp_path, job("count", tmp_path, f"{AT_ONCE}\nautostart = false", **ENDLESS) + plain) as daemon:
+        daemon.until_state("plain", "RUNNING")
         daemon.call("drill", name="all", in_s=3000)
 
         with pytest.raises(Refused) as refused:
@@ -159,6 +161,18 @@ def test_nothing_is_started_shortly_before_the_host_goes_and_it_starts_once_the_
 
         assert "waiting because the host is going away (drill" in refused.value.message
         daemon.until_step("count", 5)
+
+
+def test_there_is_nothing_to_drill_in_a_job_that_is_done(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=3)) as daemon:
+        daemon.until_state("count", "SUCCEEDED")
+
+        for name in ("count", "all"):
+            with pytest.raises(Refused) as refused:
+                daemon.call("drill", name=name, in_s=3000)
+            assert refused.value.code == "NOT_RUNNING"
+            assert "nothing to drill" in refused.value.message
+        assert daemon.call("notices")["notices"] == []
 
 
 def test_job_stopped_during_a_notice_stays_stopped(tmp_path: Path):

@@ -14,7 +14,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.notices.active import ActiveNotice
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import notice_plan
-from supervisor.core.program.facts import UP, OnNotice, State
+from supervisor.core.program.facts import OVER, UP, OnNotice, State
 from supervisor.runner.fleet.notice_dispatcher import deadline_wall_at
 from supervisor.runner.program.runner import Runner
 
@@ -134,11 +134,22 @@ async def drill(context: CommandContext, request: DrillRequest) -> DrillStarted 
         raise CommandError(
             Code.BAD_ARGUMENTS, f"in_s is missing; it has to be a number above 0, {MAX_DRILL_S:g} at most"
         )
+    if (why := _nothing_to_drill(context, program)) is not None:
+        raise CommandError(Code.NOT_RUNNING, f"there is nothing to drill: {why}")
     certainty = request.certainty or (Certainty.POSSIBLE if is_freeze else Certainty.CERTAIN)
     if certainty is Certainty.CERTAIN and (why := await _restart_obstacle(context, program)) is not None:
         raise CommandError(Code.CANT_RESTART, f"{why}; no drill was started, as it ends the worker")
     drill = context.drills.start(program, request.in_s, request.kind, certainty)
     return DrillStarted(name, drill.id, request.kind, certainty)
+
+
+def _nothing_to_drill(context: CommandContext, program: str | None) -> str | None:
+    """Why a notice would reach no process; None if one of the programs (None: of all) runs, or is to run."""
+    if program is None:
+        is_over = all(runner.state in OVER for runner in context.programs.runners.values())
+        return "no program runs" if is_over else None
+    state = context.programs.runners[program].state
+    return f"{program} does not run (its state is {state})" if state in OVER else None
 
 
 async def _restart_obstacle(context: CommandContext, program: str | None) -> str | None:

@@ -114,7 +114,7 @@ def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
 @pytest.mark.integration
 def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon):
     assert Scrape(daemon).value("stepkeeper_notices", certainty="certain") == 0
-    daemon.call("drill", name="idle", in_s=3600)
+    daemon.call("drill", name="sleeper", in_s=3600)
 
     scrape = Scrape(daemon)
     assert scrape.value("stepkeeper_notices", certainty="certain") == 1
@@ -122,7 +122,7 @@ def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon
     assert deadline_at is not None
     assert abs(deadline_at - time.time() - 3600) < 60
 
-    daemon.call("drill", name="idle", withdraw=True)
+    daemon.call("drill", name="sleeper", withdraw=True)
     scrape = Scrape(daemon)
     assert scrape.value("stepkeeper_notices", certainty="certain") == 0
     assert scrape.value("stepkeeper_notice_deadline_timestamp_seconds") is None
