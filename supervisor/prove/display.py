@@ -38,7 +38,7 @@ class Display(Protocol):
 
 
 class Lines:
-    """Plain lines, or JSON, at most one each so many seconds for one run and number of kills."""
+    """Plain lines, or JSON: at most one each so many seconds for one run and number of kills, and none twice."""
 
     def __init__(self, every_s: float, say: Callable[[RunProgress], str], say_report: Callable[[ProofReport], str],
                  progress_to: TextIO | None = None) -> None:  # fmt: skip
@@ -46,6 +46,7 @@ class Lines:
         self._to = progress_to or sys.stdout
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
+        self._line = ""
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +60,10 @@ class Lines:
         now, what = time.monotonic(), (progress.run, progress.kills, progress.state)
         if what == self._shown and now - self._shown_at < self._every_s:
             return
-        self._shown, self._shown_at = what, now
-        print(self._say(progress), file=self._to, flush=True)
+        self._shown, self._shown_at, said = what, now, self._line
+        self._line = self._say(progress)
+        if self._line != said:
+            print(self._line, file=self._to, flush=True)
 
     def report(self, report: ProofReport) -> None:
         print(self._say_report(report), flush=True)  # noqa: T201
