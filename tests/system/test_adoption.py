@@ -112,6 +112,23 @@ def test_worker_trains_on_without_a_daemon_and_the_next_one_goes_on_with_it(tmp_
         assert attempt["checkpoints"] >= 2
 
 
+@pytest.mark.slow
+def test_what_a_worker_saved_while_no_daemon_ran_is_in_its_history_though_it_is_dead(tmp_path: Path):
+    """What it said of its saves was in its pipes, which end with it."""
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=50)) as daemon:
+        worker = daemon.until_step("count", 5)["pid"]
+        daemon.die()
+        daemon.until(lambda: committed(daemon, "count")[:1] > [50], "it has committed meanwhile")
+        os.kill(worker, signal.SIGKILL)
+        daemon.until(lambda: not alive(worker), "it is dead")
+        on_disk = len(committed(daemon, "count"))
+
+        daemon.start()
+
+        daemon.until(lambda: causes(daemon, "count")[0], "its end is recorded")
+        assert history(daemon, "count")[0]["checkpoints"] >= on_disk >= 2
+
+
 def test_adopted_worker_is_stopped_with_a_flush_and_its_exit_status_is_known(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         daemon.until_step("count", 5)

@@ -109,8 +109,9 @@ class ProgramConfig(HookKeys):
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
         "Command that exits with 0 if the program is healthy, run as its user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while it is RUNNING. An unhealthy program is restarted; a job flushes first. A "
-        "command that can't be run says nothing; `status` names it.",
+        "its variables (also SUPERVISOR_PROCESS_NAME, SUPERVISOR_GROUP_NAME, SUPERVISOR_SERVER_URL) and "
+        "SUPERVISOR_PROGRAM_PID, while it is RUNNING. An unhealthy program is restarted; a job flushes first. "
+        "A command that can't be run says nothing; `status` names it.",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")

@@ -127,8 +127,8 @@ class Standby:
         growth = event.worker // 2 if self.wanted is StandbyKind.AUTO else 0
         if not event.memory.allows(event.expected, growth):
             reason = (
-                f"memory: it needs {counted_bytes(event.expected)}, {counted_bytes(event.memory.available)} is available, "
-                f"and {counted_bytes(event.memory.reserve(growth))} of that must stay free"
+                f"memory: it needs {counted_bytes(event.expected)}, {counted_bytes(event.memory.available)} is "
+                f"available, and {counted_bytes(event.memory.reserve(growth))} of that must stay free"
             )
             self.status = replace(self.status, reason=reason, measure_at=now + MEASURE_S)
             return []

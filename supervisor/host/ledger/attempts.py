@@ -239,7 +239,9 @@ class AttemptTable:
         rows = self._select(
             "SELECT attempt, started_at AS started_wall_at, ended_at AS ended_wall_at,"
             " coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
-            " ended_at IS NOT NULL AND coalesce(ran_s, exit_code, signal) IS NULL AS is_unseen,"
+            " ended_at IS NOT NULL AND (coalesce(ran_s, exit_code, signal) IS NULL"
+            " OR to_step IN (SELECT step FROM checkpoints WHERE program = ?1 AND attempt = a.attempt AND save_s < 0))"
+            " AS is_unseen,"
             " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text, diagnosis,"
             " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
             " + checkpoints_pruned AS checkpoints"

@@ -8,6 +8,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.protocol.wire.limits import TEN_YEARS_S
 
 UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
+UNTIMED_S = -1.0  # how long the save of a checkpoint took that was committed while no daemon ran
 
 
 class CheckpointTable:
@@ -40,6 +41,24 @@ class CheckpointTable:
             UNMEASURED,
             save_s,
             stall_s,
+            at,
+            of=program,
+        )
+        self._attempts.attempt_progressed(program, attempt, step)
+
+    def checkpoint_found(
+        self, program: str, attempt: int, name: str, step: int, size_bytes: int | None, at: float
+    ) -> None:
+        """Records a checkpoint that an attempt committed while no daemon ran, of a later step than those recorded."""
+        self._writer.enqueue(
+            "INSERT OR IGNORE INTO checkpoints SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7 WHERE ?4 >"
+            " (SELECT coalesce(max(step), -1) FROM checkpoints WHERE program = ?1 AND attempt = ?2)",
+            program,
+            attempt,
+            name,
+            step,
+            UNMEASURED if size_bytes is None else size_bytes,
+            UNTIMED_S,
             at,
             of=program,
         )

@@ -32,7 +32,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,12 +42,15 @@ from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.attempts import OpenAttempt
+from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
+from supervisor.host.user_folders.folder_removal import try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.listing import ListedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then
+from supervisor.runner.attempt.services import Services
 
 SLOW_DISK_S = 5.0  # how long the end of an attempt waits for a checkpoint directory's listing
 _OF_FAILURE = ("error", "step", "out_of_memory", "go_back", "code", "errno", "gang_attempt")  # of the last message
@@ -177,6 +180,35 @@ def _find_worker(
     return LeftoverWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)
 
 
+def remove_ended_folders(runtime_dir: Path, programs: Collection[str], unfinished: Iterable[OpenAttempt]) -> None:
+    """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins.
+
+    `programs`: those of this daemon; another one may have had the same folder.
+    """
+    open_attempts = {(attempt.program, attempt.attempt) for attempt in unfinished}
+    for name, attempts in layout.attempts_with_folders(runtime_dir).items():
+        for attempt in attempts if name in programs else ():
+            if (name, attempt) not in open_attempts:
+                try_to_remove_folder(layout.attempt_folder(runtime_dir, name, attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenEnd:
+    """How an attempt ended while no daemon ran. `words`: its last messages; `saved`: what it committed and is still on
+    the disk, newest first."""
+
+    lost: AttemptLost
+    words: list[messages.FromWorker]
+    saved: list[ListedCheckpoint]
+
+    @property
+    def lived_s_ago(self) -> float | None:
+        """How many seconds ago it saved last; None: not known, as where the clock was set back."""
+        saved_wall_at = self.saved[0].created_wall_at if self.saved else None
+        ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
+        return None if ago_s is None or ago_s < 0 else ago_s
+
+
 async def reconstruct_end(
     config: ProgramConfig,
     attempt: int,
@@ -184,40 +216,49 @@ async def reconstruct_end(
     runtime_dir: Path,
     checkpoints: CheckpointStore,
     directory: Path | None = None,
-) -> tuple[AttemptLost, list[messages.FromWorker], float | None]:
+) -> UnseenEnd:
     """Finds out how an attempt ended while no daemon ran: from its last messages and its checkpoints.
 
     `directory`: where it saved; None: in the job's checkpoint_dir.
-    Returns the event, those messages, and how many seconds ago it saved last (None: not known). A checkpoint directory
-    that does not answer within SLOW_DISK_S is ignored.
+    A checkpoint directory that does not answer within SLOW_DISK_S is ignored.
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
     last = next((word for word in reversed(words) if isinstance(word, messages.Done | messages.Failed)), None)
     done, failed = isinstance(last, messages.Done), last if isinstance(last, messages.Failed) else None
-    newest = await _newest_checkpoint(config, attempt, checkpoints, directory)
-    step = None if newest is None else newest.step
-    saved_wall_at = None if newest is None else newest.created_wall_at
-    ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
-    lived_s_ago = None if ago_s is None or ago_s < 0 else ago_s  # a clock that was set back knows nothing
+    saved = await saved_by(config, attempt, checkpoints, directory)
+    step = saved[0].step if saved else None
     said = {} if failed is None else {name: getattr(failed, name) for name in _OF_FAILURE}
     lost = AttemptLost(attempt, done, committed_step=step, host_rebooted=host_left, **said)
-    return lost, words, lived_s_ago
+    return UnseenEnd(lost, words, saved)
 
 
-async def _newest_checkpoint(
+async def saved_by(
     config: ProgramConfig, attempt: int, checkpoints: CheckpointStore, directory: Path | None
-) -> ListedCheckpoint | None:
+) -> list[ListedCheckpoint]:
+    """What an attempt saved and is still on the disk, newest first; nothing if that does not answer in time."""
     if config.job is None:
-        return None
+        return []
     with contextlib.suppress(TimeoutError, OSError):
         listing = await asyncio.wait_for(
             checkpoints.list_checkpoints(directory or config.job.checkpoint_dir, verify=False, user=config.user),
             SLOW_DISK_S,
         )
         mine = [entry for entry in listing if entry.attempt == attempt and not (entry.quarantined or entry.fetched)]
-        return max(mine, key=lambda entry: entry.step, default=None)
-    return None
+        return sorted(mine, key=lambda entry: entry.step, reverse=True)
+    return []
+
+
+async def record_unheard_saves(config: ProgramConfig, attempt: int, services: Services, directory: Path | None) -> None:
+    """Records what an adopted worker saved while no daemon ran: it may have exited before its pipes were opened."""
+    record_saved(services.ledger, config.name, await saved_by(config, attempt, services.checkpoints, directory))
+
+
+def record_saved(ledger: Ledger, name: str, saved: Iterable[ListedCheckpoint]) -> None:
+    """Records what an attempt saved that no daemon may have heard of: the pipes end with a worker that is dead."""
+    for entry in sorted(saved, key=lambda entry: entry.step):
+        at = entry.created_wall_at or time.time()
+        ledger.checkpoints.checkpoint_found(name, entry.attempt, entry.name, entry.step, entry.size_bytes, at)
 
 
 def request_flush_and_exit(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:

@@ -163,7 +163,7 @@ class Programs:
                 log.error("memory.lost", program=name, attempt=memory.attempt, why=why, effect=effect)
                 memory.held.close()
         its = {*self.runners, *(name for name, attempts in used.items() if attempts.recorded)}
-        await asyncio.to_thread(takeover.remove_ended_folders, self._services.runtime_dir, its, unfinished)
+        await asyncio.to_thread(adopting.remove_ended_folders, self._services.runtime_dir, its, unfinished)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
             end = ends.get(name)

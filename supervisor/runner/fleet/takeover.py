@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import structlog
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
-from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.processes import leftovers, marks, ownership
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import oom_evidence
@@ -59,16 +58,10 @@ def used_attempts(services: Services) -> defaultdict[str, UsedAttempts]:
     return used
 
 
-def remove_ended_folders(runtime_dir: Path, programs: Collection[str], unfinished: Iterable[OpenAttempt]) -> None:
-    """Removes what attempts have left whose end is recorded, or that never were. Call it before any begins.
-
-    `programs`: those of this daemon; another one may have had the same folder.
-    """
-    open_attempts = {(attempt.program, attempt.attempt) for attempt in unfinished}
-    for name, attempts in layout.attempts_with_folders(runtime_dir).items():
-        for attempt in attempts if name in programs else ():
-            if (name, attempt) not in open_attempts:
-                try_to_remove_folder(layout.attempt_folder(runtime_dir, name, attempt))
+def _saved_in(runner: Runner) -> Path | None:
+    """Where the attempt of an earlier daemon saves; None: in the job's checkpoint_dir."""
+    directory = runner.facts.current.checkpoint_dir
+    return None if directory is None else Path(directory)
 
 
 class Takeover:
@@ -123,6 +116,8 @@ class Takeover:
         for ended in former:  # it has another name now, and goes on from what that worker saves
             gone = await asyncio.shield(ended) and gone
         await self._leftovers.end_groups(runner.name, [group for group in groups if group.path != in_use])
+        if adopted_attempt is not None:
+            await adopting.record_unheard_saves(runner.config, adopted_attempt, self._services, _saved_in(runner))
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
@@ -216,24 +211,23 @@ class Takeover:
         host_left = left.was_cut_off(attempt)
         # the worker of the folder that this one is a copy of may have saved since, and goes on from that itself
         is_mine = attempt == runner.attempt and not left.is_foreign(attempt)
-        saved_in = runner.facts.current.checkpoint_dir if is_mine else None
-        lost, unread, lived_s_ago = await adopting.reconstruct_end(
+        end = await adopting.reconstruct_end(
             runner.config,
             attempt,
             host_left,
             services.runtime_dir,
             services.checkpoints,
-            None if saved_in is None else Path(saved_in),
+            _saved_in(runner) if is_mine else None,
         )
+        lost = end.lost
         if lost.error is None and not lost.done and not host_left and attempt == runner.attempt:
             lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, records.process.oom_counters))
-        for message in unread:
+        for message in end.words:
             records.training.on_message(message, time.monotonic())
         if runner.mirror is not None:
             runner.mirror.resume()
-        records.goodput.on_worker_lost(runner.wanted, lost.committed_step, lived_s_ago)
-        if lost.committed_step is not None:
-            services.ledger.attempts.attempt_progressed(runner.name, attempt, lost.committed_step)
+        records.goodput.on_worker_lost(runner.wanted, lost.committed_step, end.lived_s_ago)
+        adopting.record_saved(services.ledger, runner.name, end.saved)
         if attempt != runner.attempt:
             return False
         facts = {"done": lost.done, "error": lost.error, "step": lost.committed_step}

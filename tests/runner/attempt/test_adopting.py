@@ -35,10 +35,10 @@ async def test_the_last_word_says_how_it_ended(tmp_path: Path, words: list[Done 
     (folder / layout.LAST_WORDS).write_bytes(b"".join(map(encode_message, words)))
     config = load_config(conf, os.environ).programs["j"]
 
-    lost, unread, _ = await reconstruct_end(config, 1, False, tmp_path / "run", CheckpointStore())
+    end = await reconstruct_end(config, 1, False, tmp_path / "run", CheckpointStore())
 
-    assert (lost.done, lost.error) == ((True, None) if isinstance(words[-1], Done) else (False, "no"))
-    assert unread == words
+    assert (end.lost.done, end.lost.error) == ((True, None) if isinstance(words[-1], Done) else (False, "no"))
+    assert end.words == words
     assert (folder / layout.LAST_WORDS).exists(), "until the ledger has that end"
 
 
