@@ -214,7 +214,7 @@ class Takeover:
         """
         services, records = self._services, runner.records
         host_left = left.was_cut_off(attempt)
-        # the worker of the folder that this one is a copy of may have saved since, and goes on from that itself
+        # the folder that this one is a copy of goes on itself from what was saved there since
         is_mine = attempt == runner.attempt and not left.is_foreign(attempt)
         saved_in = runner.facts.current.checkpoint_dir if is_mine else None
         lost, unread, lived_s_ago = await adopting.reconstruct_end(
