@@ -195,7 +195,7 @@ class Takeover:
         if left.attempt != runner.attempt or not runner.starter.adopt(left):
             return False
         if runner.mirror is not None:
-            runner.mirror.resume()
+            runner.mirror.adopt(runner.facts.passed_over)
         runner.records.goodput.on_adopted(left.attempt, left.age_s)
         digest = marks.read_configuration_digest(left.pid)
         is_outdated = digest is not None and digest != config_digest(runner.config)
