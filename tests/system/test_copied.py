@@ -58,6 +58,22 @@ def test_a_daemon_in_a_copied_folder_leaves_the_processes_of_the_original_alone(
 
 
 @pytest.mark.slow
+def test_a_copy_is_not_held_to_what_the_original_has_saved_since_also_if_that_has_ended(tmp_path: Path):
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    with Daemon(original, job("count", original, NO_LOGS, STEPS=ENDLESS, EVERY=10, STEP_S=0.05)) as first:
+        first.until_step("count", 15)
+        copied(original, copy)
+        first.until_step("count", first.status("count")["job"]["step"] + 25)
+    second = Daemon(copy, job("count", copy, NO_LOGS, STEPS=ENDLESS, EVERY=10, STEP_S=0.05))
+
+    with second:
+        now = second.until_step("count", 20)
+
+    assert now["job"]["older_because"] is None and now["job"]["attempt"] == 2
+
+
+@pytest.mark.slow
 def test_a_state_folder_that_was_renamed_keeps_its_workers(tmp_path: Path):
     with Daemon(tmp_path, programs(tmp_path)) as daemon:
         worker = daemon.until_step("count", 15)["pid"]

@@ -170,6 +170,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     facts.current.checkpoint = event
     facts.current.older = verdict if isinstance(verdict, Older) else None
     facts.mount = event.mount
+    account.record_passed_over(facts, verdict, event)
     if not facts.policy.is_gang:  # what was given up is in quarantine; of a gang, the mirror alone may have had it
         facts.restore_below_step = None
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
@@ -178,7 +179,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     highest_step = None if event.mount is None else max(event.highest_step or 0, event.step or 0)
     return [SendGo(
         facts.attempt, event.path, gives_up_newer, memory=event.memory, stated=stated, no_copies=facts.no_copies,
-        seen_on=seen_on, highest_step=highest_step,
+        seen_on=seen_on, highest_step=highest_step, passed_over=facts.passed_over,
     )]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from supervisor.protocol.checkpoints.account import (
     judge,
     known_mount,
 )
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import CheckpointName, own_name, parse_name
 
 
@@ -51,6 +52,19 @@ def stated_reason(facts: ProgramFacts, verdict: Verdict) -> StatedReason | None:
     if not isinstance(verdict, Older) or newest is None or not facts.policy.is_gang:
         return None
     return StatedReason(verdict.because, verdict.text, newest.step)
+
+
+def record_passed_over(facts: ProgramFacts, verdict: Verdict, chosen: CheckpointSelected) -> None:
+    """Records that the store may have a newer checkpoint than what was chosen, and why that is so is known.
+
+    The account is lowered for that, and later starts, or the next daemon, would take it for another host's.
+    """
+    newest, before = facts.account.newest, parse_name(facts.passed_over or "")
+    if isinstance(verdict, Older) and newest is not None and verdict.because is not OlderBecause.LEFT_BEHIND:
+        names = (before, parse_name(newest.name))
+        facts.passed_over = max((str(name) for name in names if name is not None), default=None)
+    elif before is not None and (chosen.step or 0) >= before.step:
+        facts.passed_over = None
 
 
 def loss_at(facts: ProgramFacts, seen: StorageSeen) -> Loss | None:

@@ -108,7 +108,8 @@ class SendGo:
     there is that is newer. `memory`: what it restores instead if that is newer and whole. `stated`: why it is not the
     newest, for the other nodes of a gang. `seen_on`: the file system on which the directory was when that was chosen,
     in words, and its number; None if they are not known. `no_copies`: it makes none of its state in memory.
-    `highest_step`: of all checkpoints that were there then, 0: none; None: not known.
+    `highest_step`: of all checkpoints that were there then, 0: none; None: not known. `passed_over`: a newer checkpoint
+    that is not begun from for a reason, which the store may have.
     """
 
     attempt: int
@@ -119,6 +120,7 @@ class SendGo:
     no_copies: bool = False
     seen_on: tuple[str, int] | None = field(default=None, compare=False)
     highest_step: int | None = field(default=None, compare=False)
+    passed_over: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

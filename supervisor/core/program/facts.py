@@ -202,6 +202,7 @@ class ProgramFacts:
 
     # the checkpoint directory
     account: ProgressAccount = field(default_factory=ProgressAccount)  # the newest one that was ever reported
+    passed_over: str | None = None  # the name of one that a start has passed over, until one begins as far
     ended: SavedProgress | None = None  # how far the last attempt of a job that has ended had come
     mount: str | None = None  # the file system that it was on when the last attempt began
     salvaged: str | None = None  # the name of the last checkpoint that a dead worker had left in memory

@@ -78,6 +78,7 @@ class PersistedFacts:
     set_aside: int | None = None
     checkpoint_dir: str | None = None
     gpus_left_out: str | None = None
+    passed_over: str | None = None
 
 
 _IN_ANOTHER_FORM = frozenset(

@@ -142,6 +142,12 @@ def note_folder(state_dir: Path) -> None:
     temporary.rename(path)
 
 
+def is_copy(state_dir: Path) -> bool:
+    """Whether another folder's daemon wrote the ledger in this one last, as far as is known. Reads it: in a thread."""
+    noted = _noted_folder(state_dir)
+    return noted is not None and noted != marks.identity_of_folder(state_dir)
+
+
 def _noted_folder(state_dir: Path) -> FolderIdentity | None:
     try:
         return FolderIdentity.parse((state_dir / FOLDER_FILE).read_text().strip())

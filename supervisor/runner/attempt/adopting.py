@@ -9,7 +9,8 @@ How adoption works, from here (what a job then does is decided in `core/actions/
 2. `leftovers_by_program` sorts both by program. A process is the worker to adopt if it is the pid and start time that
    the ledger has for the newest attempt, and if it was started from this very state folder: a ledger may have been
    copied with its folder (`host/processes/ownership.py` says how that is told). What another folder's daemon started
-   is neither adopted nor ended, and said; the attempt then counts as ended unseen. The worker's companions are left
+   is neither adopted nor ended, and said; the attempt then counts as ended unseen, and what it saved since is the
+   original's. The worker's companions are left
    alone; everything of older attempts has to end before anything new is started, because two workers must never write
    for one job.
 3. `AttemptStarter.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
@@ -87,7 +88,8 @@ class Leftovers:
     `worker`: the live process of its newest attempt; `companions`: other processes of that attempt. `strays`: processes
     of other attempts. `open_attempts`: attempts whose end was never recorded, the worker's among them;
     `cut_off_by_host`: those of them that ended with the host. `foreign`: a live process that the ledger has for the
-    newest attempt, and that another state folder's daemon started.
+    newest attempt, and that another state folder's daemon started; `foreign_attempts`: those that it may have gone on
+    with after this folder was copied from there, whether or not they still run.
     """
 
     worker: LeftoverWorker | None = None
@@ -96,6 +98,7 @@ class Leftovers:
     open_attempts: tuple[int, ...] = ()
     cut_off_by_host: frozenset[int] = frozenset()
     foreign: "ForeignProcess | None" = None
+    foreign_attempts: frozenset[int] = frozenset()
 
     def without_worker(self) -> "Leftovers":
         """For a worker that can't be adopted: all its processes are strays, which have to end."""
@@ -105,8 +108,7 @@ class Leftovers:
         return attempt in self.cut_off_by_host
 
     def is_foreign(self, attempt: int) -> bool:
-        """Whether a worker of another state folder's daemon is at it."""
-        return self.foreign is not None and self.foreign.attempt == attempt
+        return attempt in self.foreign_attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +135,15 @@ def leftovers_by_program(
     opened: dict[str, list[OpenAttempt]] = {}
     for attempt in unfinished:
         opened.setdefault(attempt.program, []).append(attempt)
-    names = {*opened, *(marks.program_of(value) for value in marked)}
+    names, is_copy = {*opened, *(marks.program_of(value) for value in marked)}, ownership.is_copy(own.state_dir)
     return {
-        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda entry: entry.attempt), marked, own)
+        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda entry: entry.attempt), marked, own, is_copy)
         for name in names
     }
 
 
 def _leftovers_of(
-    name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders
+    name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders, is_copy: bool
 ) -> Leftovers:
     mine = {value: processes for value, processes in marked.items() if marks.program_of(value) == name}
     newest = max([*map(marks.attempt_of, mine), *(attempt.attempt for attempt in opened)])
@@ -152,9 +154,10 @@ def _leftovers_of(
     strays = [process for value, processes in mine.items() for process in processes if value not in its]
     with_it = [process for value in its for process in mine[value]]
     cut_off = frozenset(attempt.attempt for attempt in opened if not attempt.of_this_boot)
-    return Leftovers(
-        worker, tuple(with_it), tuple(strays), tuple(attempt.attempt for attempt in opened), cut_off, foreign
-    )
+    numbers = tuple(attempt.attempt for attempt in opened)
+    gone = {number for number in numbers if worker is None or number != worker.attempt} if is_copy else set[int]()
+    theirs = frozenset(gone if foreign is None else gone | {foreign.attempt})
+    return Leftovers(worker, tuple(with_it), tuple(strays), numbers, cut_off, foreign, theirs)
 
 
 def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:

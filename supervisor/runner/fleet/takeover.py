@@ -190,7 +190,7 @@ class Takeover:
         if left.attempt != runner.attempt or not runner.starter.adopt(left):
             return False
         if runner.mirror is not None:
-            runner.mirror.resume()
+            runner.mirror.adopt(runner.facts.passed_over)
         runner.records.goodput.on_adopted(left.attempt, left.age_s)
         digest = marks.read_configuration_digest(left.pid)
         is_outdated = digest is not None and digest != config_digest(runner.config)
@@ -209,7 +209,7 @@ class Takeover:
         """
         services, records = self._services, runner.records
         host_left = left.was_cut_off(attempt)
-        # the worker of the folder that this one is a copy of may have saved since, and goes on from that itself
+        # the folder that this one is a copy of goes on itself from what was saved there since
         is_mine = attempt == runner.attempt and not left.is_foreign(attempt)
         end = await adopting.reconstruct_end(
             runner.config,

@@ -130,7 +130,7 @@ class StoreExchange:
         begun = await self._questions.ask("taking the run over in the mirror", question, messages.EpochAnswer)
         self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start, newer=begun.newer)
         if (newer := hold.begin_epoch(begun, here, starts)) is not None:
-            text = f"another host has uploaded step {newer.step} since this attempt began; it begins again from there"
+            text = f"the mirror has step {newer.step}, which this attempt did not know of; it begins again from there"
             self._post(events.CheckpointOutdated(text))
 
     async def upload(self, name: str, epoch: int, is_limited: bool) -> None:

@@ -123,6 +123,10 @@ class RunHold:
         self.wanted = start if self._uploads_start and start not in self.names else None
         self._lacking = [(name, now)] if self.wanted is not None and name is not None else []
 
+    def pass_over(self, name: CheckpointName | None) -> None:
+        """What this host begins from, or has, passes over this one for a reason: no other host uploaded it since."""
+        self.seen = max(filter(None, (self.seen, name)), default=None)
+
     def begin_training(self) -> bool:
         """A step is done: the run may be taken. False if that changes nothing."""
         if not self._has_start or self.may_begin:
@@ -150,6 +154,14 @@ class RunHold:
             return False
         self._has_resumed = self.is_resuming = True
         return True
+
+    def go_on_without(self, passed_over: CheckpointName) -> None:
+        """An adopted worker began from an older checkpoint than this: what is newer here than what it saves is no line
+        of its own, so nothing of that is finished."""
+        self._has_resumed, self.is_resuming = True, False
+        if self.is_finishing:
+            self.give_up_finishing()
+        self.pass_over(passed_over)
 
     def settle_resume(self, local: CheckpointName | None, there: FetchAnswer | None, now: float) -> bool:
         """The newest checkpoint here is to be uploaded, unless the store has it, or another host has left it behind.

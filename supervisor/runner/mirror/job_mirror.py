@@ -161,6 +161,7 @@ class JobMirror(ProgramObserver):
     def on_selected(self, effect: effects.SendGo) -> None:
         """An attempt begins from this checkpoint: what the store has beyond it is on another line."""
         name = own_name(effect.restore, self._folder)
+        self._hold.pass_over(parse_name(effect.passed_over or ""))
         self._hold.begin_attempt(name, effect.gives_up_newer, time.monotonic())
         if self.parts is not None:
             self.parts.announce(effect)
@@ -172,6 +173,15 @@ class JobMirror(ProgramObserver):
         if self.parts is None and self._hold.resume():
             self._report()
             self._work()
+
+    def adopt(self, passed_over: str | None) -> None:
+        """Goes on with a worker of an earlier daemon. `passed_over`: what its start, or an earlier one, did."""
+        name = parse_name(passed_over or "")
+        if name is None:
+            self.resume()
+        else:
+            self._hold.go_on_without(name)
+            self._report()
 
     # --- beside training ----------------------------------------------------------------------------------------------
 

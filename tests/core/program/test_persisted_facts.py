@@ -208,7 +208,8 @@ def test_back_off_continues_less_the_time_without_a_daemon():
 STORED = {
     ProgramFacts: {
         "best_step", "ever_trained", "microbatches", "no_copies", "restore_below_step", "diverged_attempt", "mount",
-        "salvaged", "begin_at", "begin_since", "set_aside", "worked_paths", "startup_s", "steps_s",
+        "salvaged", "begin_at", "begin_since", "set_aside", "passed_over", "worked_paths", "startup_s",
+        "steps_s",
     },
     AttemptFacts: {
         "start_limit_s", "made_progress", "start_afresh", "checkpoint", "restore_begun", "from_checkpoint",
@@ -275,7 +276,7 @@ def known_to_differ(job: Job) -> dict[type, object]:
     facts.best_step, facts.ever_trained, facts.microbatches, facts.no_copies = 30, True, 4, True
     facts.restore_below_step, facts.diverged_attempt, facts.mount = 20, 3, "xfs at /data"
     facts.salvaged, facts.begin_at, facts.begin_since = "step-0000000030.a4", 10, 2
-    facts.set_aside = 10
+    facts.set_aside, facts.passed_over = 10, "step-0000000020.a3"
     facts.worked_paths, facts.startup_s, facts.steps_s = ("/bin/python",), 12.0, (0.5, 0.25)
     current = facts.current
     current.started_at, current.startup_deadline_at, current.start_limit_s = 0.0, 723.0, 723.0

@@ -136,6 +136,7 @@ def test_without_a_mark_the_pipe_proves_it_or_that_the_ledger_was_written_here(s
         ownership.note_folder(state)
         subprocess.run(["/bin/cp", "-a", str(state), str(tmp_path / "copy")], check=True)
 
+        assert (ownership.is_copy(state), ownership.is_copy(tmp_path / "copy")) == (False, True)
         assert judge(with_nothing, state, pipes_of(state)).is_ours
         assert not judge(with_nothing, tmp_path / "copy", pipes_of(tmp_path / "copy")).is_ours
         ownership.note_folder(tmp_path / "copy")

@@ -132,6 +132,8 @@ class Host:
     def _handle(self, event: events.Event) -> None:
         if isinstance(event, events.CheckpointMirrored) and step_of(parse_name(event.name)) >= step_of(self.reported):
             self.reported = parse_name(event.name)
+        if isinstance(event, events.RunTakenOver):
+            self.given_up.clear()
         self.note(f"{event}")
         before, now = self.job.state, self.world.loop.time()
         decided = self.job.handle(event, now)
@@ -212,6 +214,8 @@ class Host:
         """What the store has done."""
         match question, answer:
             case messages.BeginEpochRequest(), messages.EpochAnswer() if answer.newer is not None:
+                by = self.world.uploaders.get(answer.newer)
+                self.world.claim(by != self.disk, "its own", answer.newer, "is taken for another host's")
                 self.take_run()
             case messages.BeginEpochRequest(), messages.EpochAnswer():
                 self.take_run()
@@ -222,6 +226,7 @@ class Host:
                 self.world.claim(step_of(here) >= step_of(self.world.told), "takes over", here, "told", self.world.told)
             case messages.UploadRequest() | messages.CommitPartsRequest(), messages.UploadAnswer():
                 name = parse_name(question.name)
+                self.world.uploaders[question.name] = self.disk
                 if step_of(name) >= step_of(self.world.told):
                     self.world.told = name
 
@@ -276,7 +281,7 @@ class Host:
         """By the daemon that has just begun; the worker tells it all once more."""
         number, restored = self.job.facts.attempt, None if self.begun is None else str(self.begun)
         assert self.mirror is not None
-        self.mirror.resume()
+        self.mirror.adopt(self.job.facts.passed_over)
         self.post(events.AttemptFound(number, 1.0))
         self.say(worker_messages.Restored(number, max(0, step_of(self.begun)), restored, 0.0))
         self.say(worker_messages.Progress(number, self.step))

@@ -68,9 +68,12 @@ class Histories(WorldHistories):
 
     @rule(number=HOSTS)
     def workers_keep_dying(self, number: int) -> None:
-        """Right after they have restored, so that the checkpoint becomes suspect."""
+        """Right after they have restored, so that the checkpoint becomes suspect, and an older one with it."""
+        self.workers_die(number, 8)
+
+    def workers_die(self, number: int, times: int) -> None:
         host = self.hosts[number]
-        for _ in range(8):
+        for _ in range(times):
             if host.job.state is State.BACKOFF:
                 self.loop.do(host.expire)
             elif host.has_go:
@@ -90,6 +93,19 @@ class Histories(WorldHistories):
         host = self.hosts[number]
         if host.has_go and not host.trains and host.begun is not None:
             self.loop.do(host.end_worker, events.WorkerExited(host.job.facts.attempt, WorkerExit.CHECKPOINT_UNFIT))
+
+    @rule(number=HOSTS, lives=st.booleans())
+    def suspect_that_the_store_learns_of_late(self, number: int, lives: bool) -> None:
+        """It goes away while attempts die from its newest, and comes back once another daemon is there."""
+        self.host_comes_to_train(number)
+        self.train(number, 20, True)
+        self.worker_is_killed(number)
+        self.world.leaves_at_go = not self.world.is_away
+        self.workers_die(number, 4)
+        self.train(number, 5, True)
+        self.daemon_dies(number, lives, 3, False)
+        self.store_comes(number)
+        self.train(number, 3, True)
 
     # --- people -------------------------------------------------------------------------------------------------------
 
@@ -210,3 +226,17 @@ Histories.TestCase.settings = cases(60, stateful_step_count=40, deadline=None)
 @pytest.mark.slow
 class TestNoHostBeginsBehindWithoutAReason(Histories.TestCase):
     """Run as hypothesis runs a state machine."""
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_what_a_start_has_passed_over_is_not_taken_for_another_hosts_by_the_next_daemon(lives: bool):
+    histories = Histories()
+    histories.begin()
+    try:
+        histories.host_comes_to_train(0)
+        histories.suspect_that_the_store_learns_of_late(0, lives)
+
+        histories.claims_hold()
+        assert histories.hosts[0].trains and histories.hosts[0].mirror.status.epoch == 2
+    finally:
+        histories.teardown()

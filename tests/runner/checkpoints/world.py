@@ -135,7 +135,8 @@ class ModelStore(Store):
 @dataclass
 class World:
     """All hosts, and the store. `told`: the newest checkpoint that is in the store as a host was told, unless a start
-    from an older one has said why. `is_away`: the store can't be reached; it `leaves_at_go`: from the next start on."""
+    from an older one has said why. `uploaders`: the disks from which the store's came. `is_away`: the store can't be
+    reached; it `leaves_at_go`: from the next start on."""
 
     folder: Path
     config: ProgramConfig
@@ -144,6 +145,7 @@ class World:
     leaves_at_go: bool = False
     told: CheckpointName | None = None
     holder: str | None = None
+    uploaders: dict[str, Path] = field(default_factory=dict)
     hosts: list[Any] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
