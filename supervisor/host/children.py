@@ -12,6 +12,7 @@ Children inherit no descriptor but 0, 1 and 2, and lead a session of their own.
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import resource
 import select
@@ -26,14 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
+from supervisor.host.passed_over import PassedOver
 
 HOOK_VARIABLES = frozenset({"STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"})
 ALLOWED = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_JWT"}) | HOOK_VARIABLES
 """All that what runs as root may find in its environment. No loader and no interpreter takes code from these."""
 
 EXEC_LIMIT_S = 2.0  # it takes a millisecond, on a host with ten times the work it can do more; all programs wait
-
-PASSED_OVER_S = 30.0  # a user who let the event loop wait in vain, who could do so again and again
 
 _Stdio = int | None
 
@@ -106,20 +106,6 @@ def _popen(
     )
 
 
-class PassedOver:
-    """Users, by uid, who let the event loop wait in vain, and are not waited for again for a while."""
-
-    def __init__(self) -> None:
-        self._until: dict[int, float] = {}
-
-    def add(self, user: int) -> None:
-        """It was waited for this user, in vain."""
-        self._until[user] = time.monotonic() + PASSED_OVER_S
-
-    def __contains__(self, user: int | None) -> bool:
-        return user is not None and time.monotonic() < self._until.get(user, 0.0)
-
-
 _hanging: dict[int, threading.Thread] = {}
 """By uid: the last start as that user that did not come to exec(2) in time."""
 _passed_over = PassedOver()
@@ -147,10 +133,12 @@ class _StartAsUser:
         """The process. Raises as `start_configured`."""
         before = _hanging.get(self._user.uid)
         hangs = before is not None and before.is_alive()
-        if hangs or self._user.uid in _passed_over:
+        left_s = _passed_over.left_s(self._user.uid, time.monotonic())
+        if hangs or left_s:
             os.close(self._reading)
             os.close(self._writing)
-            what = "still hangs" if hangs else f"took more than {EXEC_LIMIT_S:g} s just now"
+            took = f"took more than {EXEC_LIMIT_S:g} s just now; the next is tried in {math.ceil(left_s)} s"
+            what = "still hangs" if hangs else took
             raise TimeoutError(errno.ETIMEDOUT, f"an earlier start as the same user {what}")
         thread = threading.Thread(target=self._run, name="start", daemon=True)
         try:
@@ -170,7 +158,7 @@ class _StartAsUser:
                     raise
                 raise OSError(number, os.strerror(number)) from error
         _hanging[self._user.uid] = thread
-        _passed_over.add(self._user.uid)
+        _passed_over.add(self._user.uid, time.monotonic())
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # it was not reaped: that would have been an outcome
         raise TimeoutError(errno.ETIMEDOUT, f"exec(2) has taken more than {EXEC_LIMIT_S:g} s")

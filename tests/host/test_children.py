@@ -120,7 +120,7 @@ def test_a_user_who_lets_exec_wait_holds_nobody_up_and_is_not_waited_for_twice(t
             output_of(tmp_path, str(tmp_path / "command"))
         again_s = time.monotonic() - again
         gone = wait_until(lambda: len(started_by_us() - began_with) == 1, "the child is gone; the holder is not")
-    children._passed_over._until.clear()
+        wait_until(lambda: not children._passed_over.left_s(who.uid, time.monotonic()), "a second has passed", 5.0)
 
     assert gone
     assert refused.value.errno == errno.ETIMEDOUT

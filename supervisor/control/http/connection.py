@@ -18,6 +18,7 @@ import structlog
 
 from supervisor.control.base.errors import Code
 from supervisor.control.http import web
+from supervisor.control.http.access import client_of
 from supervisor.host.peers import peer_of
 
 MAX_CONNECTIONS = 400  # at each endpoint; far more than people and monitors need, also with logs followed
@@ -28,10 +29,6 @@ HALF_CLOSED_S = 1.0  # after that, a client that has shut down its sending side 
 
 log = structlog.get_logger()
 
-_TOO_MANY = (
-    "supervisord has reached its limit of connections; close clients that are idle or follow logs, then try again"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
@@ -40,7 +37,8 @@ class ClientTimeouts:
     `answer_s`: for reading each 64 KiB of a response that is held in memory; long, as people read with a pager.
     `first_s`: for the headers of a connection's first request, before anybody knows whose it is.
     `connections`: how many there may be at a time at each endpoint, so that clients of one can't keep others from
-    another; `reserved`: how many more on a unix socket for root and the daemon's user, when others have taken all.
+    another; of one user or address as many as are free for all others. `reserved`: how many more on a unix socket for
+    root and the daemon's user, when others have taken all.
     """
 
     head_s: float = 30.0
@@ -93,22 +91,22 @@ class Connection:
         self._socket: socket.socket = writer.get_extra_info("socket")
         peer = writer.get_extra_info("peername")  # from when it was accepted: after a reset the kernel knows it no more
         self._remote = str(peer[0]) if isinstance(peer, tuple) else None
+        self.client = self._find_client()
+        """Whose connections count together (`client_of`); None: root or the daemon's user, on a unix socket."""
         if self._socket.family != socket.AF_UNIX:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def is_privileged(self) -> bool:
-        """Whether the client is root or the daemon's user, on a unix socket."""
-        if self._socket.family != socket.AF_UNIX:
-            return False
-        try:
-            return peer_of(self._socket).is_trusted
-        except OSError:
-            return False
-
-    async def turn_away(self) -> None:
+    async def turn_away(self, why: str) -> None:
         """Refuses a client beyond the limit of connections, and closes."""
-        await self._write_last_response(web.error_response(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, _TOO_MANY))
+        await self._write_last_response(web.error_response(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, why))
         self._writer.close()
+
+    def _find_client(self) -> str | None:
+        if self._remote is None:
+            with suppress(OSError):
+                if peer_of(self._socket).is_trusted:
+                    return None
+        return client_of(self._socket, self._remote)
 
     async def serve(self) -> None:
         """Answers one request after the other, until one side closes."""

@@ -15,6 +15,8 @@ FIRST_REQUEST_S = 0.25  # clients of ours send theirs as soon as they are connec
 
 log = structlog.get_logger()
 
+_REMEDY = "close clients that are idle or follow logs, then try again"
+
 
 class Connections:
     """All connected clients, of all endpoints."""
@@ -47,19 +49,37 @@ class Connections:
 
     def _on_connect(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer, application, self._timeouts)
-        others = sum(other.application is application and other.is_wanted for other in self._connected.values())
-        reserved = self._timeouts.reserved if connection.is_privileged() else 0
-        is_beyond_limit = others >= self._timeouts.connections + reserved
-        if is_beyond_limit:
+        refusal = self._find_refusal(connection)
+        if refusal is not None:
             connection.is_wanted = False
-            self._log_turned_away()
-        task = asyncio.create_task(connection.turn_away() if is_beyond_limit else connection.serve())
+            self._log_turned_away(refusal)
+        task = asyncio.create_task(connection.serve() if refusal is None else connection.turn_away(refusal))
         self._connected[task] = connection
         task.add_done_callback(self._connected.pop)
 
-    def _log_turned_away(self) -> None:
+    def _find_refusal(self, connection: Connection) -> str | None:
+        """Why a client gets no connection; None if it does.
+
+        Whoever has as many as are still free gets no more: one gets half of all, two a third each, and so on, and there
+        is always some left for those who have none.
+        """
+        most, client = self._timeouts.connections, connection.client
+        others = [
+            other.client
+            for other in self._connected.values()
+            if other.application is connection.application and other.is_wanted
+        ]
+        if len(others) >= most + (self._timeouts.reserved if client is None else 0):
+            return f"supervisord has reached its limit of connections: {most} at a socket; {_REMEDY}"
+        own = 0 if client is None else others.count(client)
+        if own and own >= most - len(others):
+            free = f"of this socket's {most} connections, and only {most - len(others)} are free for all others"
+            return f"{client} has {own} {free}; {_REMEDY}"
+        return None
+
+    def _log_turned_away(self, refusal: str) -> None:
         """Logs that clients are turned away, at most once in REPORTED_EVERY_S."""
         now = time.monotonic()
         if now - self._logged_at >= REPORTED_EVERY_S:
             self._logged_at = now
-            log.warning("client.refused", reason=f"all {self._timeouts.connections} connections of a socket are in use")
+            log.warning("client.refused", reason=refusal)

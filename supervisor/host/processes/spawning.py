@@ -2,13 +2,14 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.host.blocking_calls import run_within
-from supervisor.host.children import PassedOver
+from supervisor.host.blocking_calls import is_late, run_within
+from supervisor.host.passed_over import PassedOver
 from supervisor.protocol import durable
 
 _FIRST_LINE_BYTES = 256  # of which the kernel looks for an interpreter (execve(2))
@@ -63,13 +64,15 @@ def look_within_limit(user: int | None, program: str, path: Path | str, look: Ca
     program, or, as root, for the same other user, who may have made many such paths, and for that user for a while.
     """
     other = None if os.geteuid() != 0 else user
+    key = "paths", program if other is None else other
+    is_waited_for = not is_late(key) and (other is None or not _passed_over.left_s(other, time.monotonic()))
     try:
-        if other in _passed_over:
+        if not is_waited_for:
             raise TimeoutError
-        return run_within(LOOK_LIMIT_S, ("paths", program if other is None else other), look)
+        return run_within(LOOK_LIMIT_S, key, look)
     except TimeoutError as error:
-        if other is not None and other not in _passed_over:
-            _passed_over.add(other)
+        if other is not None and is_waited_for:
+            _passed_over.add(other, time.monotonic())
         text = f"cannot start {program}: the file system of {path} does not answer; it is tried again"
         raise SpawnError(text, permanent=False, path=Path(path), errno=errno.ETIMEDOUT) from error
 

@@ -27,6 +27,7 @@ from supervisor.control.http.connections import ACCEPTED_A_TURN, Connections
 from supervisor.control.server import serve
 from tests.fuzzing import cases
 from tests.reading import descriptors
+from tests.system.harness import let_others_in
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -110,6 +111,59 @@ async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_
     assert refused.startswith(b"HTTP/1.1 503") and b"reached its limit of connections" in refused
     assert served.startswith(b"HTTP/1.1 200")
     assert again.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.hostile
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as other users")
+async def test_a_user_leaves_connections_to_others_and_is_told_so(tmp_path: Path):
+    let_others_in(tmp_path)
+    closing = DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close")
+
+    async with serving(tmp_path / "s", connections=8, reserved=2):
+        (tmp_path / "s").chmod(0o777)
+        greedy = [await connected_as(4001, tmp_path / "s") for _ in range(5)]
+        refused = await asyncio.wait_for(greedy[-1][0].read(), TIME_S)
+        other = [await connected_as(4002, tmp_path / "s") for _ in range(2)]
+        third, third_writer = await connected_as(4003, tmp_path / "s")
+        third_writer.write(closing)
+        of_third = await asyncio.wait_for(third.read(), TIME_S)
+        ours = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(3)]
+        of_root = await until_closed(tmp_path / "s", closing)
+        for _, writer in (*greedy, *other, *ours, (third, third_writer)):
+            writer.close()
+
+    assert refused.startswith(b"HTTP/1.1 503")
+    assert b"uid 4001 has 4 of this socket's 8 connections" in refused and b"close clients that are idle" in refused
+    assert [answer[:12] for answer in (of_third, of_root)] == [b"HTTP/1.1 200"] * 2
+
+
+async def connected_as(uid: int, path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client of that user: the kernel notes who it is at connect(2)."""
+    client = socket.socket(socket.AF_UNIX)
+    os.seteuid(uid)
+    try:
+        client.connect(str(path))
+    finally:
+        os.seteuid(0)
+    return await asyncio.open_unix_connection(sock=client)
+
+
+@pytest.mark.hostile
+async def test_an_address_leaves_connections_to_others():
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    endpoint = Endpoint(listener, os.geteuid())
+
+    async with serve([endpoint], cast(Any, None), ClientTimeouts(connections=4)):
+        greedy = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)]
+        refused = await asyncio.wait_for(greedy[2][0].readline(), TIME_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.3", 0))
+        writer.write(DOCUMENT)
+        answer = await asyncio.wait_for(reader.readline(), TIME_S)
+        for _, each in (*greedy, (reader, writer)):
+            each.close()
+
+    assert (refused[:12], answer[:12]) == (b"HTTP/1.1 503", b"HTTP/1.1 200")
 
 
 async def test_clients_of_one_endpoint_keep_nobody_from_another(tmp_path: Path):
