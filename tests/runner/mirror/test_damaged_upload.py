@@ -19,8 +19,7 @@ async def test_what_its_disk_has_changed_is_not_sent_again_and_again_and_a_newer
     tmp_path: Path, services: Services
 ) -> None:
     """Even while the program leaves, when errors are tried again each second."""
-    job = MirroredJob(tmp_path, services, "durable=remote\n")
-    try:
+    with MirroredJob(tmp_path, services, "durable=remote\n") as job:
         await job.train_and_save(100)
         job.mirror.on_settled(State.RUNNING, leaving(), 0.0)
         damaged = job.commit(200, 1, FILES[0])
@@ -35,8 +34,6 @@ async def test_what_its_disk_has_changed_is_not_sent_again_and_again_and_a_newer
             await job.until(lambda: job.mirror.has(str(sound)), "the newer one is there")
         assert job.mirror.error is None
         assert job.fetched_elsewhere() == CheckpointName(300, 1)
-    finally:
-        job.mirror.close()
 
 
 def leaving() -> ProgramFacts:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 import structlog
@@ -31,7 +32,7 @@ PATIENCE_S = 60.0  # for what takes a second; the machine may be busy
 
 
 class MirroredJob:
-    """A job of which every attempt trains on at once."""
+    """A job of which every attempt trains on at once. `with` closes its mirror."""
 
     def __init__(self, folder: Path, services: Services, keys: str = "") -> None:
         self.folder, self.store = folder / "digits", folder / "store"
@@ -51,6 +52,12 @@ class MirroredJob:
         self.mirror = JobMirror(config, services, self.posted.append, lambda: None, log)
         memory = MemoryHolder(program, config.job, lambda: None)
         self.selector = CheckpointSelector(program, config.job, memory, self.mirror)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mirror.close()
 
     async def begin(self, effect: SelectCheckpoint) -> int | None:
         """An attempt begins, and does a step; the step that it begins from."""
@@ -107,8 +114,7 @@ async def test_older_checkpoint_that_only_the_mirror_has_is_gone_back_to(
         "unfit": SelectCheckpoint(2, unfit=((newest, "another model"),)),
         "rollback": SelectCheckpoint(2, restore_below_step=200, diverged_attempt=1),
     }[passes_over]
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200)
         shutil.rmtree(job.folder / "step-0000000100.a1")
 
@@ -117,13 +123,10 @@ async def test_older_checkpoint_that_only_the_mirror_has_is_gone_back_to(
         kept = job.commit(110, 2)
         await job.until(lambda: job.mirror.has(str(kept)), "the next one is there")
         assert job.fetched_elsewhere() == CheckpointName(110, 2)
-    finally:
-        job.mirror.close()
 
 
 async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path, services: Services):
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200)
         assert await job.begin(SelectCheckpoint(2, restore_below_step=200)) == 100
         job.posted.clear()
@@ -135,8 +138,6 @@ async def test_checkpoint_that_was_given_up_comes_back_on_no_host(tmp_path: Path
         mirrored = [event.name for event in job.posted if isinstance(event, CheckpointMirrored)]
         assert mirrored == [str(kept)]
         assert await job.begin(SelectCheckpoint(3)) == 110
-    finally:
-        job.mirror.close()
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -144,118 +145,84 @@ async def test_daemon_that_dies_before_the_store_knows_of_it_leaves_the_choice_t
     tmp_path: Path, services: Services, choice: str
 ):
     """Killed once the checkpoint is selected, and the worker with it. The store has one that this disk lacks, too."""
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200, 210)
         shutil.rmtree(job.folder / "step-0000000200.a1")  # as `checkpoint_keep` does
         assert (await job.select(CHOICES[choice])).step == 100
-    finally:
-        job.mirror.close()
 
-    later = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as later:
         assert await later.begin(SelectCheckpoint(3)) == 100
         mirrored = [event.name for event in later.posted if isinstance(event, CheckpointMirrored)]
         assert set(mirrored) == {"step-0000000100.a1"}, "the account rises to nothing that was given up"
         await later.until(lambda: later.mirror.status.epoch == 2, "the epoch without them has begun")
         assert later.fetched_elsewhere() == CheckpointName(100, 1)
-    finally:
-        later.mirror.close()
 
 
 async def test_rollback_to_what_only_the_store_has_stays_one_if_the_daemon_dies(tmp_path: Path, services: Services):
     """Of a gang whose nodes have folders of their own, no whole checkpoint is on the chief's disk."""
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200)
         for name in ("step-0000000100.a1", "step-0000000200.a1"):
             shutil.rmtree(job.folder / name)
         assert (await job.select(CHOICES["rollback"])).step == 100
-    finally:
-        job.mirror.close()
 
-    later = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as later:
         assert await later.begin(SelectCheckpoint(3)) == 100
-    finally:
-        later.mirror.close()
 
 
 async def test_operators_step_on_a_host_that_has_nothing_of_later_attempts_stays_if_the_daemon_dies(
     tmp_path: Path, services: Services
 ):
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100)
         assert await job.begin(SelectCheckpoint(3)) == 100
         name = str(job.commit(200, 3))
         await job.until(lambda: job.mirror.has(name), "it is there")
         shutil.rmtree(job.folder)  # another host takes its place
-    finally:
-        job.mirror.close()
 
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         assert (await job.select(SelectCheckpoint(4, begin_at=100, begin_since=4))).step == 100
-    finally:
-        job.mirror.close()
 
-    later = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as later:
         assert await later.begin(SelectCheckpoint(5)) == 100
-    finally:
-        later.mirror.close()
 
 
 async def test_operator_who_begins_anew_before_the_store_knows_of_it_is_heard(tmp_path: Path, services: Services):
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200)
         assert (await job.select(SelectCheckpoint(2, begin_at=0, begin_since=2))).step is None
-    finally:
-        job.mirror.close()
 
     made(job.folder, 10, 2)  # its worker was adopted, and has saved since
-    later = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as later:
         later.mirror.on_message(Committed(2, 10, "step-0000000010.a2", 1, 0.1, 0.0), 0.0)
         await later.until(lambda: later.mirror.has("step-0000000010.a2"), "what it saved is there")
 
         assert not [event for event in later.posted if isinstance(event, CheckpointOutdated)]
         assert later.fetched_elsewhere() == CheckpointName(10, 2)
-    finally:
-        later.mirror.close()
 
 
 async def test_worker_that_is_adopted_after_a_rollback_does_not_begin_again_from_what_diverged(
     tmp_path: Path, services: Services
 ):
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         await job.train_and_save(100, 200)
         assert (await job.select(CHOICES["rollback"])).step == 100
-    finally:
-        job.mirror.close()
 
     made(job.folder, 110, 2)
-    later = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as later:
         later.mirror.on_message(Committed(2, 110, "step-0000000110.a2", 1, 0.1, 0.0), 0.0)
         await later.until(lambda: later.mirror.has("step-0000000110.a2"), "what it saved is there")
 
         assert not [event for event in later.posted if isinstance(event, CheckpointOutdated)]
         assert later.fetched_elsewhere() == CheckpointName(110, 2)
-    finally:
-        later.mirror.close()
 
 
 async def test_what_an_operator_began_anew_without_is_not_forgotten_for_a_store_that_was_away(
     tmp_path: Path, services: Services
 ):
     """Until it answers, the new training has saved: that is no reason to take what was before for its past."""
-    job = MirroredJob(tmp_path, services)
-    away = job.store.with_name("away")
-    try:
+    with MirroredJob(tmp_path, services) as job:
+        away = job.store.with_name("away")
         await job.train_and_save(5, 100)
         job.store.rename(away)
         assert await job.begin(SelectCheckpoint(2, begin_at=0, begin_since=2)) is None
@@ -266,14 +233,11 @@ async def test_what_an_operator_began_anew_without_is_not_forgotten_for_a_store_
 
         epoch = RemoteRun(Store(f"file://{job.store}/digits")).epochs()[2]
         assert (epoch.parent, epoch.start) == (None, None), "which would be deleted as a past that was given up"
-    finally:
-        job.mirror.close()
 
 
 async def test_error_that_nobody_thought_of_is_shown_and_tried_again(tmp_path: Path, services: Services):
     services.environment["BROKEN"] = object()  # type: ignore[assignment] - no process can be given it
-    job = MirroredJob(tmp_path, services)
-    try:
+    with MirroredJob(tmp_path, services) as job:
         job.mirror.on_selected(SendGo(1, None))
         job.mirror.on_message(Progress(1, 1), 0.0)
         name = str(job.commit(100, 1))
@@ -284,5 +248,3 @@ async def test_error_that_nobody_thought_of_is_shown_and_tried_again(tmp_path: P
         job.mirror.retry_now()
         await job.until(lambda: job.mirror.has(name), "it is there")
         assert job.mirror.error is None
-    finally:
-        job.mirror.close()
