@@ -174,9 +174,10 @@ class Host:
             case effects.WithdrawOrder():
                 self.selector.withdraw_order()
             case effects.SendGo():
+                held = self.mirror is None or self.mirror.status.epoch is not None
                 if self.mirror is not None:
                     self.mirror.on_selected(effect)
-                self._on_go(effect)
+                self._on_go(effect, held)
             case effects.Kill() | effects.Terminate() | effects.Abort():
                 self.end_worker(events.WorkerExited(number, signal=9))
             case effects.RequestFlush():
@@ -187,7 +188,8 @@ class Host:
 
     # --- the claims ---------------------------------------------------------------------------------------------------
 
-    def _on_go(self, go: effects.SendGo) -> None:
+    def _on_go(self, go: effects.SendGo, held: bool) -> None:
+        """`held`: it took the run for its own when it selected, and so did not look into the store."""
         begun = None if go.restore is None else parse_name(Path(go.restore).name)
         older = self.job.facts.current.older
         is_behind = step_of(begun) < step_of(self.reported)
@@ -196,8 +198,7 @@ class Host:
         begin_at = self.job.facts.begin_at
         is_explained = older is not None or begin_at is not None
         is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
-        holds = self.mirror is None or self.mirror.status.epoch is not None
-        is_unaware = holds and self.world.holder != self.name  # it learns of that soon
+        is_unaware = held and self.world.holder != self.name  # it learns of that soon
         if begin_at is not None or (older is not None and older.because is OlderBecause.ROLLED_BACK):
             known = {self.reported, self.world.told if self.is_chief and not self.world.is_away else None}
             self.given_up = {name for name in self.given_up | known if step_of(name) > step_of(begun)}
