@@ -73,7 +73,9 @@ def test_it_ends_with_a_worker_that_a_later_daemon_adopted(tmp_path: Path):
 def test_what_its_health_check_leaves_ends_with_a_job(tmp_path: Path):
     """The command may be a script of the job's user, who could leave anything that way."""
     left, new = tmp_path / "left", tmp_path / "new"
-    (tmp_path / "check.sh").write_text(f"[ -e {left} ] && exit\nsetsid sleep 600 &\necho $! > {new}\nmv {new} {left}\n")
+    in_session = f"echo $$ > {new}; mv {new} {left}; exec sleep 600"
+    until_left = f"while [ ! -e {left} ]; do sleep 0.1; done"  # one that is still in its group ends with the command
+    (tmp_path / "check.sh").write_text(f"[ -e {left} ] && exit\nsetsid /bin/sh -c '{in_session}' &\n{until_left}\n")
     check = f"healthcheck_command=/bin/sh {tmp_path}/check.sh\nhealthcheck_interval=0.5"
     with Daemon(tmp_path, job("count", tmp_path, check, STEPS=ENDLESS)) as daemon:
         pid = pid_in(daemon, left)

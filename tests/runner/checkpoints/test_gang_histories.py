@@ -273,5 +273,6 @@ GangHistories.TestCase.settings = cases(40, stateful_step_count=40, deadline=Non
 
 @pytest.mark.fuzz
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # shrinking alone may take five minutes
 class TestNoNodeBeginsBehindWithoutAReason(GangHistories.TestCase):
     """Run as hypothesis runs a state machine."""

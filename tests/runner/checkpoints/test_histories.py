@@ -224,6 +224,7 @@ Histories.TestCase.settings = cases(60, stateful_step_count=40, deadline=None)
 
 @pytest.mark.fuzz
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # shrinking alone may take five minutes
 class TestNoHostBeginsBehindWithoutAReason(Histories.TestCase):
     """Run as hypothesis runs a state machine."""
 
