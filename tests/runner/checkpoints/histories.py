@@ -39,7 +39,8 @@ from tests.runner.checkpoints.world import DirectStore, ModelLedger, ModelLog, M
 
 class Host:
     """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
-    why; `given_up`: what an operator or a rollback has; `disk`: where its checkpoints are."""
+    why; `given_up`: what an operator or a rollback has; `relies_on_hold`: the start that is being selected takes the
+    run for this host's own, and has not looked into the store; `disk`: where its checkpoints are."""
 
     place: GangPlace | None = None
     """In a gang."""
@@ -58,7 +59,7 @@ class Host:
         self.ledger = ModelLedger()
         self.reported: CheckpointName | None = None
         self.given_up: set[CheckpointName | None] = set()
-        self.has_go = self.trains = self.is_lowered = False
+        self.has_go = self.trains = self.is_lowered = self.relies_on_hold = False
         self.begin_daemon()
 
     @property
@@ -170,14 +171,14 @@ class Host:
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if isinstance(effect, effects.SelectCheckpoint):
                     self.is_behind_told = self.world.is_away
+                    self.relies_on_hold = self.mirror is None or self.mirror.status.epoch is not None
                 self.tasks.start(self.selector.execute(effect))
             case effects.WithdrawOrder():
                 self.selector.withdraw_order()
             case effects.SendGo():
-                held = self.mirror is None or self.mirror.status.epoch is not None
                 if self.mirror is not None:
                     self.mirror.on_selected(effect)
-                self._on_go(effect, held)
+                self._on_go(effect)
             case effects.Kill() | effects.Terminate() | effects.Abort():
                 self.end_worker(events.WorkerExited(number, signal=9))
             case effects.RequestFlush():
@@ -188,8 +189,7 @@ class Host:
 
     # --- the claims ---------------------------------------------------------------------------------------------------
 
-    def _on_go(self, go: effects.SendGo, held: bool) -> None:
-        """`held`: it took the run for its own when it selected, and so did not look into the store."""
+    def _on_go(self, go: effects.SendGo) -> None:
         begun = None if go.restore is None else parse_name(Path(go.restore).name)
         older = self.job.facts.current.older
         is_behind = step_of(begun) < step_of(self.reported)
@@ -198,7 +198,7 @@ class Host:
         begin_at = self.job.facts.begin_at
         is_explained = older is not None or begin_at is not None
         is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
-        is_unaware = held and self.world.holder != self.name  # it learns of that soon
+        is_unaware = self.relies_on_hold and self.world.holder != self.name  # it learns of that soon
         if begin_at is not None or (older is not None and older.because is OlderBecause.ROLLED_BACK):
             known = {self.reported, self.world.told if self.is_chief and not self.world.is_away else None}
             self.given_up = {name for name in self.given_up | known if step_of(name) > step_of(begun)}
@@ -214,6 +214,8 @@ class Host:
     def _on_answer(self, question: messages.Question, answer: messages.Answer) -> None:
         """What the store has done."""
         match question, answer:
+            case messages.FetchRequest(only_look=False), messages.FetchAnswer():
+                self.relies_on_hold = False
             case messages.BeginEpochRequest(), messages.EpochAnswer() if answer.newer is not None:
                 by = self.world.uploaders.get(answer.newer)
                 self.world.claim(by != self.disk, "its own", answer.newer, "is taken for another host's")
