@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
-from worker.internals.tensorflow_internals import buffer_size_of, functions_in, original_dataset, seeds_of
+from worker.internals.dataset_internals import buffer_size_of, functions_in, original_dataset, seeds_of
 from worker.state.dataset_parts import parts_of_dataset, random_parts
 from worker.state.dataset_passes import seeds_taken_since
 

@@ -20,8 +20,9 @@ from worker.checks.reachability import (
     script_methods_of,
     walk,
 )
+from worker.internals.dataset_internals import functions_in, generator_of, inputs_of
 from worker.internals.keras_internals import ATTRIBUTES_OF_FIT, METRICS_OF_FIT
-from worker.internals.tensorflow_internals import functions_in, generator_of, global_random_generator, inputs_of
+from worker.internals.tensorflow_internals import global_random_generator
 from worker.state import extra_state
 from worker.state.object_values import identities
 from worker.state.plain_values import class_module

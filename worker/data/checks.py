@@ -11,7 +11,8 @@ from worker.checks.dataset_checks import describe, find_in_dataset, find_in_func
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
 from worker.data.examples import Examples
-from worker.internals.tensorflow_internals import graphs_of, original_dataset
+from worker.internals.dataset_internals import original_dataset
+from worker.internals.tensorflow_internals import graphs_of
 from worker.state import random_operations
 from worker.state.dataset_parts import open_iterators, random_parts
 from worker.state.dataset_passes import PassLog

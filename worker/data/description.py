@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from worker.data.examples import Examples
 from worker.data.resume_dataset import batch_size_of
-from worker.internals.tensorflow_internals import original_dataset, seeds_of, tensors_in
+from worker.internals.dataset_internals import original_dataset, seeds_of, tensors_in
 from worker.state.dataset_parts import parts_of_dataset
 from worker.state.description import (
     BATCH_SIZE,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
 from worker.data import collectives
-from worker.internals import tensorflow_internals
+from worker.internals import dataset_internals
 from worker.state.state_file import Position
 
 Batch = Any
@@ -36,7 +36,7 @@ def batch_size_of(dataset: tf.data.Dataset) -> int | None:
     if specs and isinstance(specs[0], tf.TensorSpec) and specs[0].shape.rank == 0:
         return 1
     try:
-        size = tensorflow_internals.batch_size_of(dataset)
+        size = dataset_internals.batch_size_of(dataset)
     except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
         return None
     return size if size > 0 else None

@@ -18,7 +18,7 @@ from worker.checks.dataset_checks import find_unseeded
 from worker.data import collectives
 from worker.data.collectives import Gang
 from worker.internals import keras_internals
-from worker.internals.tensorflow_internals import original_dataset
+from worker.internals.dataset_internals import original_dataset
 from worker.keras.data.fit_data import FitData
 from worker.process.temporary_folder import temporary_folder
 from worker.state.dataset_passes import PassLog

@@ -15,14 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker.internals import tensorflow_internals
-from worker.internals.tensorflow_internals import (
-    ENDS_EARLY,
-    changes_each_pass,
-    inputs_of,
-    repetitions_of,
-    taken_of_input,
-)
+from worker.internals import dataset_internals
+from worker.internals.dataset_internals import ENDS_EARLY, changes_each_pass, inputs_of, repetitions_of, taken_of_input
 
 _STARTS = "_stepkeeper_starts"  # attribute of a part: how many iterators were made of it
 _FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
@@ -179,10 +173,10 @@ def _place_in_script() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name not in (__file__, tensorflow_internals.__file__) and _OF_LIBRARIES[0] not in name:
+        if name not in (__file__, dataset_internals.__file__) and _OF_LIBRARIES[0] not in name:
             return None if any(library in name for library in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
 
-tensorflow_internals.on_new_iterator(_count_iterator)
+dataset_internals.on_new_iterator(_count_iterator)

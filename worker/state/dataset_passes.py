@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from worker.internals.tensorflow_internals import original_dataset, seed_sequence, seeds_of
+from worker.internals.dataset_internals import original_dataset, seeds_of
+from worker.internals.tensorflow_internals import seed_sequence
 from worker.state.dataset_parts import RandomPart, is_filled, mark_filled, random_parts
 from worker.state.random_generators import read_generator, write_generator
 
