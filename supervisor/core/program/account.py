@@ -177,7 +177,8 @@ def record_mirrored(facts: ProgramFacts, mirrored: CheckpointMirrored) -> None:
         return
     known = before
     if known is None or known.name != mirrored.name:
-        known = ReportedCheckpoint(name.step, mirrored.name, directory, attempt=name.attempt)
+        mount = known_mount(None, directory, before)
+        known = ReportedCheckpoint(name.step, mirrored.name, directory, mount, name.attempt)
     facts.account = facts.account.changed_to(replace(known, mirror=mirrored.url, epoch=mirrored.epoch))
 
 

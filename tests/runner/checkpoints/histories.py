@@ -40,8 +40,9 @@ from tests.runner.checkpoints.world import DirectStore, ModelLedger, ModelLog, M
 
 class Host:
     """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
-    why; `newest_on`: its file system; `given_up`: what an operator or a rollback has; `relies_on_hold`: the start that is being selected takes the
-    run for this host's own, and has not looked into the store; `disk`: where its checkpoints are."""
+    why; `newest_on`: the file system of the folder with it; `given_up`: what an operator or a rollback has;
+    `relies_on_hold`: the start that is being selected takes the run for this host's own, and has not looked into the
+    store; `disk`: where its checkpoints are."""
 
     place: GangPlace | None = None
     """In a gang."""
@@ -150,7 +151,7 @@ class Host:
         self.note(f"{event}")
         before, now = self.job.state, self.world.loop.time()
         newest = self.job.facts.account.newest
-        self.newest_on = None if newest is None else newest.mount
+        self.newest_on = newest.mount if newest is not None and newest.directory == str(self.folder) else None
         decided = self.job.handle(event, now)
         self._follow(event, before, decided)
 

@@ -149,8 +149,8 @@ class Histories(WorldHistories):
                 self.loop.do(host.expire)
         self.loop.do(lambda: None)
 
-    @rule(number=HOSTS, resumes=st.booleans(), mounts=st.sampled_from([False, False, True]))
-    def daemon_is_replaced(self, number: int, resumes: bool, mounts: bool) -> None:
+    @rule(number=HOSTS, resumes=st.booleans())
+    def daemon_is_replaced(self, number: int, resumes: bool, mounts: bool = False) -> None:
         """With its worker, as by a reboot, after which the disk `mounts` if it was not there, or is not."""
         host = self.hosts[number]
         self.worker_is_killed(number)
@@ -195,6 +195,11 @@ class Histories(WorldHistories):
         host.job.facts.wanted = wanted
         if wanted:
             self.post(host, events.StartRequested(resumes=True))
+
+    @rule(number=HOSTS)
+    def host_reboots_without_its_disk(self, number: int) -> None:
+        self.host_comes_to_train(number)
+        self.daemon_is_replaced(number, True, mounts=True)
 
     @rule(number=HOSTS)
     def disk_is_mounted(self, number: int) -> None:
