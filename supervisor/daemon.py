@@ -9,6 +9,7 @@ import supervisor.host.service.slim_imports  # noqa: F401 - these three have to 
 import asyncio
 import gc
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from supervisor import early_interrupt
+from supervisor import __version__, early_interrupt
 from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.control.listening_sockets import ListenError
@@ -33,11 +34,12 @@ from supervisor.host.service.background import (
     Background,
     Foreground,
     detach,
+    discard,
     drop_privileges,
     open_standard_descriptors,
 )
 from supervisor.host.service.folder_claims import claim_runtime_dir
-from supervisor.host.service.next_daemon import NextDaemon
+from supervisor.host.service.next_daemon import KEEP_CHECKED, NextDaemon
 from supervisor.host.service.reloading import Reload
 from supervisor.host.service.single_instance import (
     AlreadyRunning,
@@ -46,6 +48,7 @@ from supervisor.host.service.single_instance import (
     pid_file,
     refuse_shared_environment,
 )
+from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.lifecycle import DaemonLifecycle
 from supervisor.one_shot_options import EXIT_CANNOT_RUN, EXIT_CONFIG, check, fail, run_one_shot
 from supervisor.protocol import allocation
@@ -73,19 +76,41 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
         return status
     early_interrupt.end()
     reload = Reload.of_environment(os.environ)
+    keeps_checked = os.environ.pop(KEEP_CHECKED, None) is not None
+    refuse = fail if parsed.check_config else _fail_start
     try:
         refuse_shared_environment()
         overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
-        config = load_config(path, os.environ, overrides)
+        config = _read_checked(reload) or load_config(path, os.environ, overrides)
         notice_sources(config.supervisord)
         if parsed.check_config:
-            return check(config)
+            status = check(config)
+            if keeps_checked and status == 0:
+                _keep_checked(config)
+            return status
     except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
-        return fail(str(error), EXIT_CONFIG)
+        return refuse(str(error), EXIT_CONFIG)
     except UnicodeEncodeError as error:
         text = f"cannot use {error.object!r:.200}: the encoding of this locale, {error.encoding}, lacks a character"
-        return fail(f"{text}; set LC_ALL=C.UTF-8", EXIT_CONFIG)
+        return refuse(f"{text}; set LC_ALL=C.UTF-8", EXIT_CONFIG)
     return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper(), reload)
+
+
+def _keep_checked(config: Config) -> None:
+    """Writes what was read to standard input, a file in memory of the daemon that a reload will replace."""
+    with open(0, "wb", closefd=False) as file:
+        pickle.dump((__version__, config), file)
+
+
+def _read_checked(reload: Reload) -> Config | None:
+    """The configuration that was checked before the reload; None if the files are to be read."""
+    if not reload.checked:
+        return None
+    try:
+        version, config = pickle.loads(reload.checked)  # noqa: S301 - of this daemon's memory
+    except Exception:  # noqa: BLE001 - the check was cut off, or the package was replaced since
+        return None
+    return config if version == __version__ and isinstance(config, Config) else None
 
 
 def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelper, reload: Reload) -> int:
@@ -119,12 +144,12 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         with pid_file(settings.pidfile):
             status = _run_daemon(config, read_config, background, gpu_helper, state, reload, next_daemon)
     except AlreadyRunning as error:
-        return fail(str(error), EXIT_BUSY)
+        return _fail_start(str(error), EXIT_BUSY)
     except AllocationError as error:
-        return fail(str(error), EXIT_CONFIG)
+        return _fail_start(str(error), EXIT_CONFIG)
     except START_FAILURES as error:
         background.report_failure(EXIT_CANNOT_RUN)
-        return fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
+        return _fail_start(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
         next_daemon.execute(reload)
     if settings.engine == "slurm":
@@ -132,6 +157,12 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
 
         remove_folder(state.path, status)
     return status
+
+
+def _fail_start(text: str, status: int) -> int:
+    """Says why there is no daemon, also in the line that `systemctl status` shows; gives the exit status back."""
+    SystemdNotifier(os.environ).send_status(text)
+    return fail(text, status)
 
 
 def _explain_start_failure(error: Exception) -> str:
@@ -188,7 +219,7 @@ def _run_daemon(
     heap.share_heap()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the loop handles them; threads inherit the mask
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was inherited as ignored, no exit status could be read
-    is_foreground = (settings.nodaemon or settings.engine != "alone") and not settings.silent
+    is_detached = not (settings.nodaemon or settings.engine != "alone")
     has_shared_output = settings.engine == "slurm" and settings.logfile is not None
     output_level = allocation.output_level(os.environ) if has_shared_output else "debug"
     daemon_log = DaemonLog(
@@ -196,7 +227,7 @@ def _run_daemon(
         settings.logfile,
         settings.logfile_maxbytes,
         settings.logfile_backups,
-        foreground=is_foreground and output_level is not None,
+        foreground=not is_detached and not settings.silent and output_level is not None,
         foreground_level=output_level or "debug",
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
@@ -207,9 +238,14 @@ def _run_daemon(
     )
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
+    if reload.was_daemon and is_detached:
+        discard(2)  # until here it was the log of the daemon before
     lifecycle = DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper, state, reload, next_daemon)
     try:
-        return asyncio.run(lifecycle.run())
+        status = asyncio.run(lifecycle.run())
+        if status is None and is_detached:
+            daemon_log.take_standard_error()  # the next daemon may fail before it has a log
+        return status
     except START_FAILURES as error:
         if reload.was_daemon:  # whose standard error nobody sees if it is in the background
             log.error("daemon.not_started", reason=_explain_start_failure(error), effect="programs run on without it")

@@ -476,6 +476,22 @@ def test_clients_are_answered_throughout_a_reload(tmp_path: Path):
     assert set(answers) == {pid}
 
 
+def test_reload_uses_the_file_that_was_checked_whatever_becomes_of_it_meanwhile(tmp_path: Path):
+    sleeper = "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n"
+    with Daemon(tmp_path, sleeper) as daemon:
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        daemon.write(f"{sleeper}[program:new]\ncommand=/bin/sleep 100000\nstartsecs=0\n")
+
+        daemon.call("reload")
+        daemon.write("[program:sleeper\n")  # somebody goes on editing before the next daemon reads it
+
+        daemon.until(lambda: len(daemon.events("daemon.ready")) == 2, "it is back")
+        assert daemon.until_state("new", "RUNNING")
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == pid
+        with pytest.raises(Refused, match="sleeper"):
+            daemon.call("reread")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGPWR])
 def test_signal_at_any_moment_of_a_reload_is_heeded(tmp_path: Path, number: signal.Signals):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:

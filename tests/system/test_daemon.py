@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import ROOT
 from tests.reading import alive, content, records
 from tests.system.disks import mount, umount
 from tests.system.harness import Daemon, Refused, job
@@ -195,6 +196,24 @@ def test_daemon_that_does_not_start_after_a_reload_says_so_in_the_log(tmp_path: 
 
     (record,) = [record for record in records(tmp_path / "daemon.log") if record["event"] == "daemon.not_started"]
     assert record["reason"].startswith(f"cannot listen on *:{port}: Address already in use; stop the program")
+
+
+def test_daemon_in_the_background_that_fails_before_it_has_a_log_says_so_in_that_of_the_one_before(tmp_path: Path):
+    installed = tmp_path / "site" / "supervisor-4.3.0.dist-info"
+    sections = "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n"
+    daemon = Daemon(tmp_path, sections, environment={"PYTHONPATH": f"{installed.parent}:{ROOT}"})
+    subprocess.run([*SUPERVISORD, str(daemon.conf)], env=daemon.environment, timeout=60, check=True)
+    pid, sleeper = daemon.call("pid")["pid"], daemon.until_state("sleeper", "RUNNING")["pid"]
+
+    daemon.call("reload")
+    installed.mkdir(parents=True)
+
+    daemon.until(lambda: not alive(pid), "it has ended")
+    assert b"Supervisor None is installed in the same Python environment" in content(tmp_path / "daemon.log")
+    assert alive(sleeper)
+    installed.rmdir()
+    with daemon:
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == sleeper
 
 
 @pytest.mark.slow

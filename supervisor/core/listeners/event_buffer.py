@@ -26,8 +26,8 @@ class PoolEvent:
 class EventBuffer:
     """`capacity`: how many events may wait.
 
-    If there is no room, the oldest event of the program that has most waiting goes. So a program that makes events
-    without end drops its own, as long as others have fewer.
+    If there are too many, the oldest event of the program that has most waiting goes; if they are too large, that of
+    the program that has most bytes waiting. So a program that makes events without end drops its own.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -35,6 +35,7 @@ class EventBuffer:
         self._events: deque[PoolEvent] = deque()
         self._bytes = 0
         self._count_of: Counter[str | None] = Counter()
+        self._bytes_of: Counter[str | None] = Counter()
 
     def __len__(self) -> int:
         return len(self._events)
@@ -58,24 +59,28 @@ class EventBuffer:
 
     def drop_beyond_room(self) -> Iterator[PoolEvent]:
         """Takes out what there is no room for."""
-        while len(self._events) > self.capacity or (self._bytes > MAX_BYTES and len(self._events) > 1):
-            yield self._take(self._most_crowded())
+        while len(self._events) > self.capacity:
+            yield self._take(self._oldest_of_largest(self._count_of))
+        while self._bytes > MAX_BYTES and len(self._events) > 1:
+            yield self._take(self._oldest_of_largest(self._bytes_of))
 
     def _insert(self, place: int, event: PoolEvent) -> None:
         self._events.insert(place, event)
         self._count_of[event.program] += 1
+        self._bytes_of[event.program] += len(event.payload)
         self._bytes += len(event.payload)
 
-    def _most_crowded(self) -> int:
-        """The place of the oldest event of the program with the most events; of several such, the oldest of all."""
-        most = max(self._count_of.values())
-        return next(place for place, event in enumerate(self._events) if self._count_of[event.program] == most)
+    def _oldest_of_largest(self, shares: Counter[str | None]) -> int:
+        """The place of the oldest event of the program with the largest share; of several such, the oldest of all."""
+        most = max(shares.values())
+        return next(place for place, event in enumerate(self._events) if shares[event.program] == most)
 
     def _take(self, place: int) -> PoolEvent:
         event = self._events[place]
         del self._events[place]
         self._bytes -= len(event.payload)
+        self._bytes_of[event.program] -= len(event.payload)
         self._count_of[event.program] -= 1
         if not self._count_of[event.program]:
-            del self._count_of[event.program]
+            del self._count_of[event.program], self._bytes_of[event.program]
         return event

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 import weakref
@@ -104,6 +105,12 @@ class DaemonLog:
                 handler.close()  # the next record opens it
             finally:
                 handler.release()
+
+    def take_standard_error(self) -> None:
+        """What is written to standard error from now on goes into the log's file, if there is one."""
+        for handler in self._file_handlers:
+            if isinstance(handler, _LogHandler) and handler.stream is not None:
+                os.dup2(handler.stream.fileno(), 2)
 
     def stop(self) -> None:
         """Writes what is queued, and closes the outputs."""

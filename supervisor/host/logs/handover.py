@@ -223,7 +223,7 @@ class Handover:
         elif isinstance(message, OutputPrinted):
             self._subscribers.on_printed(message)
         elif isinstance(message, OutputMissed):
-            self._subscribers.on_missed(message.events)
+            self._subscribers.on_missed(message.events, message.program)
         elif isinstance(message, StillAlive):
             self._on_logger_alive()
 

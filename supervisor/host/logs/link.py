@@ -4,10 +4,12 @@ import contextlib
 import errno
 import os
 import socket
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.host.logs.messages import PACKET_BYTES, LoggerMessage, OutputMissed, OutputPrinted, decode, encode
+from supervisor.host.logs.shared_room import SharedRoom
 from supervisor.host.peers import peer_of
 
 SOCKET = "log-keeper.sock"
@@ -82,17 +84,21 @@ class Link:
 class Outbox:
     """The logger's messages that a busy daemon has not taken yet, in their order; of each subject only the latest.
 
-    Descriptors in it stay the caller's.
+    Programs share the room for output. Descriptors in it stay the caller's.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[object, tuple[LoggerMessage, int | None]] = {}
-        self._output_count = 0  # each output message is a subject of its own
-        self._held_bytes = 0
-        self._missed_events = 0
+        self._waiting: OrderedDict[object, tuple[LoggerMessage, int | None]] = OrderedDict()
+        self._output: dict[int, list[OutputPrinted]] = {}
+        """The messages of each output event, which is a subject of its own: its number."""
+        self._begun: list[OutputPrinted] = []
+        """The messages of the event that is being sent which are left, the next one last."""
+        self._room = SharedRoom(OUTBOX_BYTES)
+        self._output_count = 0
+        self._missed: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._begun)
 
     def put(self, subject: object, message: LoggerMessage, descriptor: int | None = None) -> None:
         """Adds a message, which replaces an older one about the same subject."""
@@ -100,35 +106,41 @@ class Outbox:
         self._waiting[subject] = (message, descriptor)
 
     def put_output(self, messages: list[OutputPrinted]) -> None:
-        """Adds all messages of one event, or none if there is no room; `OutputMissed` then counts the event."""
-        size = sum(map(_held_bytes, messages))
-        if self._held_bytes and self._held_bytes + size > OUTBOX_BYTES:
-            self._missed_events += 1
+        """Adds all messages of one event. Those for which there is no room are counted by `OutputMissed`."""
+        self._output_count += 1
+        number, program = self._output_count, messages[0].program
+        self._waiting[number], self._output[number] = (messages[0], None), messages
+        for loser, lost in self._room.add(program, number, sum(map(_held_bytes, messages))):
+            del self._waiting[lost], self._output[lost]
+            self._missed[loser] += 1
             # keeps its place, so that it is sent even during a flood
-            self._waiting["missed"] = (OutputMissed(self._missed_events), None)
-            return
-        for message in messages:
-            self._output_count += 1
-            self.put(("printed", self._output_count), message)
-        self._held_bytes += size
+            self._waiting["missed", loser] = (OutputMissed(self._missed[loser], loser), None)
 
     def send_to(self, link: Link) -> None:
         """Sends as much as the daemon has room for. Raises LinkLost."""
-        while self._waiting:
-            subject = next(iter(self._waiting))
-            message, descriptor = self._waiting[subject]
-            if not link.send(message, descriptor):
+        while self._begun or self._waiting:
+            if self._begun:
+                if not link.send(self._begun[-1]):
+                    return
+                self._begun.pop()
+                continue
+            subject, (message, descriptor) = next(iter(self._waiting.items()))
+            if isinstance(subject, int):  # all its messages are sent, whatever has to go meanwhile
+                self._begun = self._output.pop(subject)[::-1]
+                self._room.remove(self._begun[-1].program, subject)
+            elif not link.send(message, descriptor):
                 return
             del self._waiting[subject]
-            if isinstance(message, OutputPrinted):
-                self._held_bytes -= _held_bytes(message)
-            elif isinstance(message, OutputMissed):
-                self._missed_events = 0
+            if isinstance(message, OutputMissed):
+                del self._missed[message.program]
 
     def clear(self) -> None:
         """Drops everything: no daemon is connected."""
         self._waiting.clear()
-        self._held_bytes = self._missed_events = 0
+        self._output.clear()
+        self._begun.clear()
+        self._room.clear()
+        self._missed.clear()
 
 
 def _held_bytes(message: OutputPrinted) -> int:

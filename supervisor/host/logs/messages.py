@@ -147,9 +147,10 @@ class OutputPrinted(NamedTuple):
 
 
 class OutputMissed(NamedTuple):
-    """From the logger: the number of output events that it dropped because the daemon was too slow."""
+    """From the logger: the number of a program's output events that it dropped because the daemon was too slow."""
 
     events: int
+    program: str = ""
 
 
 class StillAlive(NamedTuple):

@@ -37,13 +37,13 @@ def output_messages(pipe: CapturePipe, kind: str, data: bytes) -> list[OutputPri
 
 
 class OutputSubscribers:
-    """Who gets what programs print, how many output events were dropped, and where in its log an attempt's output
-    begins; called in the handover's thread."""
+    """Who gets what programs print, how many output events of which were dropped, and where in its log an attempt's
+    output begins; called in the handover's thread."""
 
     def __init__(
         self,
         on_output: Callable[[ProgramOutput], None] = lambda _: None,
-        on_missed: Callable[[int], None] = lambda _: None,
+        on_missed: Callable[[int, str], None] = lambda _, __: None,
         on_attempt_began: Callable[[AttemptBegan], None] = lambda _: None,
     ) -> None:
         self.on_output = on_output

@@ -35,15 +35,20 @@ class Background:
             os.write(1, self.announcement.encode(errors="replace"))
         os.write(self._pipe, READY)
         os.close(self._pipe)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.close(null)
+        discard(0, 1, 2)
 
     def report_failure(self, status: int) -> None:
         """Makes the parent exit with `status`, if it still waits."""
         with contextlib.suppress(OSError):  # the daemon was ready, so the pipe is closed
             os.write(self._pipe, bytes([status]))
+
+
+def discard(*descriptors: int) -> None:
+    """Replaces these by /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def open_standard_descriptors() -> None:

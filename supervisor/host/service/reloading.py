@@ -1,9 +1,13 @@
-"""What the daemon leaves to the one that it executes in its place (`reload`): its sockets, and that it is detached.
+"""What the daemon leaves to the one that it executes in its place (`reload`): its sockets, its configuration, and that
+it is detached.
 
 The sockets stay open across execve(2). Clients that connect meanwhile wait in the kernel's queue and are answered by
 the next daemon, so none is told that no daemon runs there. An environment variable says which descriptors are what:
 unlike a file, it arrives if and only if they do. It counts only for the process that set it, and only for descriptors
 that still lead to the same sockets.
+
+The configuration is what the check before the reload has read (`next_daemon`), not what the files have become since:
+nobody is there to go back to any more once they are found to be wrong.
 """
 
 import contextlib
@@ -40,6 +44,8 @@ class ListenerEntry:
 class _Left:
     pid: int
     listeners: Annotated[tuple[ListenerEntry, ...], Items(MAX_LISTENERS)] = ()
+    configuration: int | None = None
+    configuration_inode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,11 @@ class TakenListener:
 class Reload:
     """What this process was left by the daemon that it was before, if any, and what it leaves to the next one."""
 
-    def __init__(self, left: Iterable[ListenerEntry] | None = None) -> None:
+    def __init__(self, left: Iterable[ListenerEntry] | None = None, checked: bytes = b"") -> None:
         self.was_daemon = left is not None
         """Whether this process was a daemon already; it is in the background then if it is meant to be."""
+        self.checked = checked
+        """The configuration as the check before the reload left it; empty if it left none."""
         self._inherited = {entry.place: entry for entry in left or ()}
         self._kept: list[ListenerEntry] = []
 
@@ -72,7 +80,8 @@ class Reload:
             return cls([])
         if left.pid != os.getpid():
             return cls()
-        return cls([entry for entry in left.listeners if _is_there(entry)])
+        checked = _read_checked(left.configuration, left.configuration_inode)
+        return cls([entry for entry in left.listeners if _is_there(entry.descriptor, entry.inode)], checked)
 
     def take(self, place: str) -> "TakenListener | None":
         """The socket that the daemon before had at `place`; None if it had none, or its file was replaced."""
@@ -100,22 +109,37 @@ class Reload:
         path, inode = (None, None) if file is None else (str(file[0]), file[1])
         self._kept.append(ListenerEntry(place, descriptor, os.fstat(descriptor).st_ino, path, inode))
 
-    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment in which the next daemon is executed. To be called right before that."""
+    def environment(self, environment: Mapping[str, str], checked: int | None = None) -> dict[str, str]:
+        """The environment in which the next daemon is executed. To be called right before that.
+
+        `checked`: a descriptor of what it gets as `checked`.
+        """
         for entry in self._kept:
             os.set_inheritable(entry.descriptor, True)
-        return {**environment, VARIABLE: encode_record(_Left(os.getpid(), tuple(self._kept)))}
+        inode = None
+        if checked is not None:
+            os.set_inheritable(checked, True)
+            inode = os.fstat(checked).st_ino
+        return {**environment, VARIABLE: encode_record(_Left(os.getpid(), tuple(self._kept), checked, inode))}
 
 
-def _is_there(entry: ListenerEntry) -> bool:
-    """Whether the descriptor is that socket; then no child gets it any more."""
+def _is_there(descriptor: int, inode: int | None) -> bool:
+    """Whether the descriptor is that file; then no child gets it any more."""
     try:
-        if os.fstat(entry.descriptor).st_ino != entry.inode:
+        if os.fstat(descriptor).st_ino != inode:
             return False
-        os.set_inheritable(entry.descriptor, False)
+        os.set_inheritable(descriptor, False)
     except OSError:
         return False
     return True
+
+
+def _read_checked(descriptor: int | None, inode: int | None) -> bytes:
+    if descriptor is None or not _is_there(descriptor, inode):
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
 
 
 def _close_all_listeners() -> None:

@@ -111,10 +111,42 @@ def test_outbox_is_bounded_and_counts_the_events_that_it_drops():
     kept = [message for message in receiver.taken if isinstance(message, OutputPrinted)]
     assert sum(len(message.data) for message in kept) <= OUTBOX_BYTES
     assert kept == each * (len(kept) // 2)
-    assert receiver.taken[-1] == OutputMissed(told - len(kept) // 2)
+    assert receiver.taken[-1] == OutputMissed(told - len(kept) // 2, "p")
     outbox.put_output(each)
     outbox.send_to(receiver)
     assert receiver.taken[-2:] == each
+
+
+def test_a_program_that_prints_without_end_takes_no_other_s_place():
+    outbox, noisy = Outbox(), PIPE._replace(program="noisy")
+    for _ in range(2 * OUTBOX_BYTES // PIECE_BYTES):
+        outbox.put_output(output_messages(noisy, LOG, bytes(PIECE_BYTES)))
+    for number in range(10):
+        outbox.put_output(output_messages(PIPE, COMMUNICATION, b"%d" % number))
+        outbox.put_output(output_messages(noisy, LOG, bytes(PIECE_BYTES)))
+    outbox.send_to(receiver := Receiver(10**6))
+
+    own = [each for each in receiver.taken if isinstance(each, OutputPrinted) and each.program == "p"]
+    assert [base64.b64decode(each.data) for each in own] == [b"%d" % number for number in range(10)]
+    (missed,) = [each for each in receiver.taken if isinstance(each, OutputMissed)]
+    assert missed.program == "noisy"
+    assert missed.events + sum(
+        isinstance(each, OutputPrinted) and each.program == "noisy" for each in receiver.taken
+    ) == (2 * OUTBOX_BYTES // PIECE_BYTES + 10)
+
+
+def test_an_event_of_which_a_part_was_sent_is_sent_whole():
+    outbox, noisy = Outbox(), PIPE._replace(program="noisy")
+    outbox.put_output(output_messages(noisy, LOG, bytes(OUTBOX_BYTES // 2)))
+    outbox.send_to(begun := Receiver(3))
+    for _ in range(40):
+        outbox.put_output(output_messages(PIPE, LOG, bytes(PIECE_BYTES // 2)))
+    outbox.send_to(rest := Receiver(10**6))
+
+    sent = [each for each in (*begun.taken, *rest.taken) if isinstance(each, OutputPrinted)]
+    whole = [each for each in sent if each.program == "noisy"]
+    assert sent[: len(whole)] == whole
+    assert sum(len(base64.b64decode(each.data)) for each in whole) == OUTBOX_BYTES // 2
 
 
 def test_events_without_a_word_have_a_bound_too():

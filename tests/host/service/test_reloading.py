@@ -67,3 +67,26 @@ def test_what_another_version_left_unreadably_is_not_in_the_way(tmp_path: Path) 
 
     assert Reload.of_environment(environment).was_daemon
     assert not connects(tmp_path / "s")
+
+
+def test_the_next_daemon_gets_the_configuration_that_was_checked() -> None:
+    checked = os.memfd_create("configuration")
+    os.write(checked, b"what was read")
+
+    reload = Reload.of_environment(Reload().environment({}, checked))
+
+    assert reload.checked == b"what was read"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(checked)
+
+
+def test_a_descriptor_that_leads_elsewhere_gives_no_configuration(tmp_path: Path) -> None:
+    checked = os.memfd_create("configuration")
+    environment = Reload().environment({}, checked)
+    with (tmp_path / "other").open("w") as other:
+        os.dup2(other.fileno(), checked)
+
+    reload = Reload.of_environment(environment)
+
+    os.close(checked)
+    assert (reload.was_daemon, reload.checked) == (True, b"")

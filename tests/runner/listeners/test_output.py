@@ -14,8 +14,8 @@ from supervisor.runner.listeners.output import (
 )
 
 
-def output(data: bytes) -> ProgramOutput:
-    return ProgramOutput("PROCESS_LOG_STDOUT", "p", 1, data)
+def output(data: bytes, program: str = "p") -> ProgramOutput:
+    return ProgramOutput("PROCESS_LOG_STDOUT", program, 1, data)
 
 
 async def turns() -> None:
@@ -55,7 +55,7 @@ def test_output_beyond_the_buffer_is_dropped_and_reported_once():
         piece = bytes(HELD_BYTES // 10)
         for _ in range(30):
             printing.on_output(output(piece))
-        printing.on_missed(5)
+        printing.on_missed(5, "p")
         await turns()
         printing.on_output(output(b"after"))
         await turns()
@@ -67,3 +67,23 @@ def test_output_beyond_the_buffer_is_dropped_and_reported_once():
         kept = asyncio.run(run())
 
     assert [(each["event"], each["events"]) for each in logged] == [("listener.output_missed", 30 - kept + 5)]
+
+
+def test_a_program_that_prints_without_end_takes_no_other_s_place_and_is_named():
+    async def run() -> list[ProgramOutput]:
+        delivered: list[ProgramOutput] = []
+        printing = OutputPublisher()
+        piece = bytes(HELD_BYTES // 10)
+        for number in range(20):
+            printing.on_output(output(piece, "noisy"))
+            printing.on_output(output(b"%d" % number, "quiet"))
+        printing.start(delivered.append)
+        await turns()
+        return delivered
+
+    with structlog.testing.capture_logs() as logged:
+        delivered = asyncio.run(run())
+
+    assert [each.data for each in delivered if each.program == "quiet"] == [b"%d" % number for number in range(20)]
+    kept = sum(each.program == "noisy" for each in delivered)
+    assert [each["programs"] for each in logged] == [{"noisy": 20 - kept}]
