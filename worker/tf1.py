@@ -54,11 +54,13 @@ def prepare(seed: int = strategies.SEED, directory: str | Path | None = None, *,
     tf.compat.v1.set_random_seed(seed)
 
 
-class Run(FilesRun):
+class SessionRun(FilesRun):
     """One training run around a session's loop, as a context manager; see `FilesRun`.
 
     Enter it after `session.run(global_variables_initializer())`: the restored values replace the initial ones.
     """
+
+    _public_name = "worker.tf1.Run"
 
     def __init__(
         self,
@@ -112,6 +114,10 @@ class Run(FilesRun):
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
         self._complete_step(sys._getframe(1), unnamed, metrics)
+
+
+Run = SessionRun
+"""What scripts call it."""
 
 
 class _SaverFiles:  # its name is the `kind` in state.json

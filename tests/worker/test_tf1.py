@@ -299,6 +299,14 @@ def test_full_disk_is_reported_as_one(small_disk: Path) -> None:
     assert refused.value.errno == errno.ENOSPC
 
 
+def test_a_run_that_was_not_entered_is_called_as_scripts_call_it(failing: Any, tmp_path: Path) -> None:
+    session, _, _ = failing
+    run = Run(session, total_steps=1, directory=tmp_path)
+
+    with pytest.raises(RuntimeError, match=r'write "with worker\.tf1\.Run\(\.\.\.\) as run:"'):
+        run.step_done()
+
+
 def test_a_run_that_can_not_begin_leaves_the_directory_free(failing: Any, tmp_path: Path) -> None:
     session, _, _ = failing
     run = Run(session, total_steps=1, directory=tmp_path)

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
@@ -26,6 +26,8 @@ from worker.state.run_state import HasState, RunState
 class RunBase(ReplayableLoop):
     """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
 
+    _public_name: ClassVar[str]
+    """What scripts call the class; a script's own has its name alone."""
     _parts_remedy = PARTS_REMEDY
     """What to write where a script trains in parts."""
 
@@ -132,7 +134,7 @@ class RunBase(ReplayableLoop):
         if self._is_open:
             return
         kind = type(self)
-        name = f"{kind.__module__.removesuffix('.run').removesuffix('.run').removesuffix('.files_run')}.{kind.__name__}"
+        name = vars(kind).get("_public_name", f"{kind.__module__}.{kind.__name__}")
         if self._loop_checks.was_entered:
             raise RuntimeError(f"cannot use {what} after the end of the with block of {name}: training is complete")
         raise RuntimeError(

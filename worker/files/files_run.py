@@ -84,6 +84,8 @@ class FilesRun(RunBase):
     files can be copied (`Copying`).
     """
 
+    _public_name = "worker.files.FilesRun"
+
     def __init__(
         self,
         files: Files,

@@ -57,6 +57,7 @@ class Run(TrackedRun):
     to stop (SIGTERM, the daemon) leaves `step_done` as SystemExit with status 143, after the save.
     """
 
+    _public_name = "worker.Run"
     _set_at_step = SET_AT_STEP
     """How the script does something once, after the restore of a checkpoint."""
 

@@ -67,8 +67,10 @@ def prepare(seed: int = SEED, directory: str | Path | None = None, *, determinis
         torch.set_num_threads(requested or conditions.recorded_threads(before) or conditions.cores())
 
 
-class Run(FilesRun):
+class TorchRun(FilesRun):
     """One training run around a PyTorch loop, as a context manager; see `FilesRun`."""
+
+    _public_name = "worker.torch.Run"
 
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
                  interval: str | None = None, generators: Mapping[str, Any] | None = None,

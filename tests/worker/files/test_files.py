@@ -79,6 +79,15 @@ def test_an_object_that_cannot_be_saved_is_refused_before_it_trains() -> None:
         FilesRun(Guessed(), directory="/nowhere")  # type: ignore[arg-type]
 
 
+def test_a_run_that_was_not_entered_is_called_as_scripts_call_it(tmp_path: Path) -> None:
+    class OwnRun(FilesRun):
+        """A script's own."""
+
+    for kind, name in ((FilesRun, r"worker\.files\.FilesRun"), (OwnRun, rf"{OwnRun.__module__}\.OwnRun")):
+        with pytest.raises(RuntimeError, match=rf'write "with {name}\(\.\.\.\) as run:"'):
+            kind(Counting(), directory=tmp_path).step_done()
+
+
 def train(run: FilesRun, files: Counting) -> list[float]:
     """Counts to the end; gives what Python's and NumPy's generators drew."""
     drawn = []
