@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.host.children import ask_tool
+from supervisor.host.host_tools import ask_tool
 from supervisor.host.processes import marks
 from supervisor.host.service.single_instance import AlreadyRunning, StateFolder
 from supervisor.protocol import allocation

@@ -38,12 +38,13 @@ STARTS = {
     ("supervisor.host.gpu_guard.log_sources", "start_own"): "journalctl, of that helper",
     ("supervisor.host.proof_process", "start_own_with_streams"): "provers, and what cleans up after them",
     ("supervisor.host.service.systemd", "start_own_with_streams"): "systemctl is-system-running",
+    ("supervisor.host.host_tools", "start_own"): "tools of the host: what `ask_tool` runs, see below",
     ("supervisor.host.service.service_end", "ask_tool"): "systemctl list-jobs",
     ("supervisor.host.slurm", "ask_tool"): "scontrol",
     ("supervisor.host.processes.stacks", "ask_tool"): "py-spy",
     ("supervisor.host.service.next_daemon", "start_configured"): "the check of what a reload is about to become",
 }
-"""The places in the daemon that start a process, by module and function of `supervisor.host.children`."""
+"""The places in the daemon that start a process, by module and function of `children` or `host_tools`."""
 
 OTHERS = {
     "supervisor.host.children": "the one way",

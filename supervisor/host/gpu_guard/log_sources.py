@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from supervisor.host.children import start_own, tool_variables
+from supervisor.host.children import start_own
+from supervisor.host.host_tools import tool_variables
 from supervisor.host.resources.kernel_log import KernelLog, KernelRecord
 
 JOURNAL = ("journalctl", "-k", "-f", "-o", "json", "-n", "0", "--output-fields=MESSAGE,_TRANSPORT,SYSLOG_FACILITY")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from supervisor.host.children import ask_tool
+from supervisor.host.host_tools import ask_tool
 from supervisor.host.user_folders.mounted_over import open_in_folder_of_user
 from supervisor.protocol import durable, layout
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.host.children import ask_tool
+from supervisor.host.host_tools import ask_tool
 from supervisor.host.processes import leftovers, marks, tree
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.protocol.plurals import counted

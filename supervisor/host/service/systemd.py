@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.host.children import start_own_with_streams, tool_variables
+from supervisor.host.children import start_own_with_streams
+from supervisor.host.host_tools import tool_variables
 
 BOOTED = Path("/run/systemd/system")  # sd_booted(3): exists if and only if systemd manages this host
 SHUTDOWN_QUERY_TIMEOUT_S = 2.0  # systemd answers in milliseconds; without an answer the daemon exits all the same
