@@ -153,7 +153,7 @@ class Programs:
         memories = handed_over.take_over(own.runtime_dir, own.state_dir)
         for memory in memories.held:
             if (holder := self._holder_for(memory)) is not None:
-                holder.keep(memory)
+                holder.live.keep(memory)
             else:
                 memory.held.close()
         for name, memory in memories.left.items():
@@ -250,7 +250,7 @@ class Programs:
             memory
             for runner in self.runners.values()
             if runner.memory is not None
-            for memory in runner.memory.hand_over_held()
+            for memory in runner.memory.live.hand_over()
         ]
         handed_over.hand_over(self._services.runtime_dir, self._services.state_dir, filter(None, memories), held)
         for runner in self.runners.values():

@@ -147,7 +147,7 @@ class Takeover:
         if left.worker is None or runner.memory is None:
             return NOT_ADOPTED
         pids = {left.worker.pid, *(process.pid for process in left.companions)}
-        why = await runner.memory.find(left.worker.attempt, pids)
+        why = await runner.memory.live.find(left.worker.attempt, pids)
         if why is None:
             return NOT_ADOPTED
         return f"{NOT_ADOPTED}; what it may have had in memory can't be reached ({why})"
@@ -179,7 +179,7 @@ class Takeover:
         if is_decided and await self._record_lost_attempt(runner, attempt, left, ended_here, turn):
             return True
         if runner.memory is not None:
-            runner.memory.release(attempt)
+            runner.memory.live.release(attempt)
         await self._record_end(runner.name, attempt, ended_here or "ended unseen", left.was_cut_off(attempt))
         return False
 
@@ -195,7 +195,7 @@ class Takeover:
         digest = marks.read_configuration_digest(left.pid)
         is_outdated = digest is not None and digest != config_digest(runner.config)
         runner.post(events.AttemptFound(left.attempt, left.age_s, is_outdated, runner.current.was_ready))
-        if runner.memory is not None and runner.memory.holds(left.attempt):
+        if runner.memory is not None and runner.memory.live.has(left.attempt):
             runner.post(events.CopiesHeld(left.attempt, is_held=True))
         return True
 
@@ -236,7 +236,7 @@ class Takeover:
         runner.current.left_folder.keep(layout.attempt_folder(services.runtime_dir, runner.name, attempt))
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
         runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
-        in_memory = runner.memory is not None and runner.memory.holds(attempt)
+        in_memory = runner.memory is not None and runner.memory.live.has(attempt)
         runner.post(replace(lost, held_back=is_held_back, in_memory=in_memory, not_adopted=ended_here))
         return True
 

@@ -1,4 +1,4 @@
-"""The state that a job's worker keeps in memory: held while it lives, written as a checkpoint when it is gone.
+"""What a job's worker leaves in memory when it dies (`live_copies`): written as a checkpoint, and offered to the next.
 
 A next worker that waits for its checkpoint need not wait until that is written, if it can restore from memory: it is
 offered the memory, beside the newest checkpoint on the disk. What is offered is held until the worker has restored
@@ -8,7 +8,7 @@ something; and if it could not be written, until that worker has a newer state o
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.config import JobConfig
@@ -17,12 +17,11 @@ from supervisor.host.memory_tier.handed_over import LeftMemory
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.memory_socket import MemorySocket
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
-from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.launching import owner_ids
 from supervisor.runner.attempt.services import ProgramServices
+from supervisor.runner.memory_tier.live_copies import LiveCopies
 
 
 @dataclass(slots=True)
@@ -46,21 +45,21 @@ class _Salvage:
 class MemoryHolder:
     """The memory of the workers of one job.
 
-    Observers learn of each checkpoint that comes out of it, as if the worker had said so; the records say why there is
-    none. `on_settled`: called when what was left of a worker is written, or given up.
+    Observers learn of each checkpoint that comes out of it, as if the worker had said so. `on_settled`: called when
+    what was left of a worker is written, or given up.
     """
 
     def __init__(self, program: ProgramServices, job: JobConfig, on_settled: Callable[[], None]) -> None:
+        self.live = LiveCopies(program, job)
+        """Of the workers that live, or have died and are not salvaged."""
         self._config = program.config
         self._job = job
         self._services = program.services
         self._observers = program.observers
-        self._records = program.records
         self._post = program.post
         self._start = program.tasks.start
         self._on_settled = on_settled
         self._log = program.log
-        self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
         self._salvaged: ReportedCheckpoint | None = None
         self._is_settled = asyncio.Event()
@@ -70,13 +69,13 @@ class MemoryHolder:
         self._asked = 0  # the attempt for which a checkpoint is being selected
 
     def on_message(self, message: messages.FromWorker) -> None:
-        """Takes hold of the memory that a worker names, or lets go of it."""
+        """What a worker says decides what is held of it, and of those before it."""
         match message:
             case messages.Hello():
                 self._met = message
                 self._news.set()
             case messages.MemoryCopies():
-                self._take(message)
+                self.live.on_named(message)
                 self._drop_outdated(message.attempt)
             case messages.Committed():
                 self._drop_outdated(message.attempt)
@@ -93,28 +92,9 @@ class MemoryHolder:
         if waiting is not None and self._is_settled.is_set() and waiting.effect.attempt < attempt:
             self._drop_waiting()
 
-    def _take(self, message: messages.MemoryCopies) -> None:
-        attempt = message.attempt
-        if message.descriptor is None:
-            self.release(attempt)
-            self._log.info("memory.off", attempt=attempt, why=message.why_not)
-        else:
-            try:
-                owner = owner_ids(self._config)
-                held = HeldMemory(message.pid, message.descriptor, None if owner is None else owner[0])
-            except (OSError, SpawnError) as error:
-                self._log.warning("memory.not_held", attempt=attempt, error=str(error))
-                self._records.training.memory_off = f"the daemon can't open them: {error}"
-                # what it named before stays: it may have died with this word unread, and the file gone with it
-            else:
-                self.release(attempt)
-                self._held[attempt] = held
-                self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
-        self._post(events.CopiesHeld(attempt, attempt in self._held))
-
     def salvage(self, effect: effects.SalvageMemory) -> None:
         """Begins to write what the memory of a dead worker holds."""
-        held = self._held.pop(effect.attempt, None)
+        held = self.live.pop(effect.attempt)
         if held is not None:
             self._drop_waiting()
             self._waiting = _Salvage(effect, held)
@@ -123,12 +103,6 @@ class MemoryHolder:
     def _begin_to_write(self, waiting: _Salvage) -> None:
         self._is_settled.clear()
         self._start(self._settle(waiting))
-
-    def release(self, attempt: int) -> None:
-        """Lets go of the memory of an attempt."""
-        held = self._held.pop(attempt, None)
-        if held is not None:
-            held.close()
 
     @property
     def is_writing(self) -> bool:
@@ -264,39 +238,6 @@ class MemoryHolder:
         job = self._config.name, self._config.user, str(self._job.checkpoint_dir)
         return LeftMemory(*job, effect.attempt, effect.mount, effect.restored, waiting.held)
 
-    def hand_over_held(self) -> list[LeftMemory]:
-        """Gives away what live workers have there: the next daemon takes hold of it before it adopts them."""
-        held, self._held = self._held, {}
-        job = self._config.name, self._config.user, str(self._job.checkpoint_dir)
-        return [LeftMemory(*job, attempt, None, None, memory) for attempt, memory in held.items()]
-
-    def keep(self, memory: LeftMemory) -> None:
-        """Holds what a worker had there when the daemon before left: it names it again, unless it is dead."""
-        self.release(memory.attempt)
-        self._held[memory.attempt] = memory.held
-
-    async def find(self, attempt: int, pids: Collection[int]) -> str | None:
-        """Takes hold of what the worker of an earlier daemon has there, before it names that: it may never do so.
-
-        `pids`: its processes. Returns why it can't; None also if there is nothing.
-        """
-        if self.holds(attempt):
-            return None
-        try:
-            owner = owner_ids(self._config)
-            held = await asyncio.to_thread(HeldMemory.find, pids, None if owner is None else owner[0])
-        except (OSError, SpawnError) as error:
-            self._log.warning("memory.not_held", attempt=attempt, error=str(error))
-            return getattr(error, "strerror", None) or str(error)
-        if held is not None:
-            self._held[attempt] = held
-            self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
-        return None
-
-    def holds(self, attempt: int) -> bool:
-        """Whether it has hold of the memory of an attempt."""
-        return attempt in self._held
-
     def is_for(self, left: LeftMemory) -> bool:
         """Whether it is of use to the job as it is configured now."""
         return (left.user, left.directory) == (self._config.user, str(self._job.checkpoint_dir))
@@ -312,5 +253,4 @@ class MemoryHolder:
         """Lets go of everything; the next daemon takes hold of what live workers name to it."""
         self._say_lost("the steps since the newest checkpoint are lost")
         self._drop_waiting()
-        for attempt in list(self._held):
-            self.release(attempt)
+        self.live.release_all()

@@ -53,7 +53,7 @@ class EffectExecutor:
                     self._memory.salvage(effect)
             case effects.ReleaseMemory(attempt):
                 if self._memory is not None:
-                    self._memory.release(attempt)
+                    self._memory.live.release(attempt)
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._tasks.start(self._selector.execute(effect))

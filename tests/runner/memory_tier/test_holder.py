@@ -156,7 +156,7 @@ async def test_once_training_goes_on_from_an_older_state_it_is_let_go(daemon: Da
 @pytest.mark.parametrize(
     "let_go",
     [
-        lambda holder: holder.release(3),
+        lambda holder: holder.live.release(3),
         lambda holder: holder.detach(),
         lambda holder: holder.on_message(MemoryCopies(3, os.getpid(), None, 0, "no room")),
     ],
