@@ -108,19 +108,24 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
     return frames
 
 
+@functools.lru_cache(maxsize=16)
+def module_at(file: str) -> ast.Module | None:
+    """The module of a file; None without source."""
+    lines = linecache.getlines(file)
+    try:
+        return ast.parse("".join(lines)) if lines else None
+    except (SyntaxError, ValueError):
+        return None
+
+
 def module_of(frame: types.FrameType) -> ast.Module | None:
     """The module of a frame; None without source."""
     return module_at(frame.f_code.co_filename)
 
 
-def module_at(file: str) -> ast.Module | None:
-    """The module of a file; None without source."""
-    return _parse(file)
-
-
 def function_of(code: types.CodeType) -> Function | None:
     """The source of a function; None if there is none."""
-    tree = _parse(code.co_filename)
+    tree = module_at(code.co_filename)
     if tree is None or code.co_name == "<module>":
         return tree
     return _functions(code.co_filename).get((code.co_name, code.co_firstlineno))
@@ -128,7 +133,7 @@ def function_of(code: types.CodeType) -> Function | None:
 
 def generator_expression_of(code: types.CodeType) -> ast.GeneratorExp | None:
     """The source of a generator expression, or of the outermost one in its line; None if there is none."""
-    tree = _parse(code.co_filename) if code.co_name == "<genexpr>" else None
+    tree = module_at(code.co_filename) if code.co_name == "<genexpr>" else None
     nodes = [
         node
         for node in (ast.walk(tree) if tree is not None else ())
@@ -138,17 +143,9 @@ def generator_expression_of(code: types.CodeType) -> ast.GeneratorExp | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _parse(filename: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(filename))) if linecache.getlines(filename) else None
-    except (SyntaxError, ValueError):
-        return None
-
-
-@functools.lru_cache(maxsize=16)
 def _functions(filename: str) -> dict[tuple[str, int], Function]:
     """All functions of a file, by name and first line, which is that of the first decorator."""
-    tree = _parse(filename)
+    tree = module_at(filename)
     functions: dict[tuple[str, int], Function] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
