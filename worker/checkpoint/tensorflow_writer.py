@@ -28,12 +28,7 @@ from worker.checkpoint import snapshot
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.checkpoint.copy_memory import BufferPool, RoomInFile
 from worker.checkpoint.replica_parts import COPIES
-from worker.checkpoint.snapshot import (
-    Snapshot,
-    find_not_finite,
-    find_variables_not_finite,
-    tensor_name,
-)
+from worker.checkpoint.snapshot import Snapshot, find_not_finite, find_variables_not_finite, tensor_name
 from worker.devices.tpu import host_io_options
 from worker.process.reporting import describe_error, mentions_full_disk, print_message
 from worker.saving.commit import (
@@ -270,10 +265,8 @@ class TensorFlowWriter:
         """
         point = ("write TensorFlow's pointer", self._point_at)
         delete_parts = ("delete older parts", partial(removal.delete_parts, self._directory))
-        for what, act in (
-            ("delete old checkpoints", self._retention.apply_policy),
-            delete_parts if self._is_published else point,
-        ):
+        retain = ("delete old checkpoints", self._retention.apply_policy)
+        for what, act in (retain, delete_parts if self._is_published else point):
             try:
                 act(newest)
             except OSError as error:

@@ -284,21 +284,15 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def _restore_from_folder(self, folder: Path) -> RestoredCheckpoint:
         """Raises NotRestorable and Unfit."""
-        replicas = tensorflow_conditions.replica_count(self._state.strategy)
+        saved = self._state
+        replicas = tensorflow_conditions.replica_count(saved.strategy)
         memory = None if self._opened is None else self._opened.memory
-        checkpoint = restore_checkpoint(
-            self._state.tracked,
-            folder,
-            replicas,
-            self._state.generators,
-            self._place,
-            memory,
-        )
+        checkpoint = restore_checkpoint(saved.tracked, folder, replicas, saved.generators, self._place, memory)
         parts = ReplicaParts(folder)
-        parts.complete_fit(self._state.tracked, self._place)
+        parts.complete_fit(saved.tracked, self._place)
         if self._not_finite is not None:
-            require_finite(self._state.tracked, folder)
+            require_finite(saved.tracked, folder)
         run_state.restore_from(
-            folder, self._state.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
+            folder, saved.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
         )
         return checkpoint

@@ -263,16 +263,9 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
             return events.TrainingRestored(attempt, step, message.checkpoint if message.from_memory else None)
         case messages.Progress(attempt, step):
             return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
-        case messages.Committed():
-            committed_at = time.time() - (message.ago_s or 0.0)
-            return events.CheckpointCommitted(
-                message.attempt,
-                message.step,
-                message.flushes,
-                committed_at,
-                message.checkpoint,
-                message.ago_s is not None,
-            )
+        case messages.Committed(attempt, step, checkpoint):
+            wall_at, is_repeated = time.time() - (message.ago_s or 0.0), message.ago_s is not None
+            return events.CheckpointCommitted(attempt, step, message.flushes, wall_at, checkpoint, is_repeated)
         case messages.SaveFailed():
             return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
         case messages.Done(attempt):
