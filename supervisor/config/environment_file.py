@@ -4,10 +4,11 @@ Nothing in a value is replaced: `$HOME` is these five characters. Messages name 
 as such files hold passwords.
 """
 
-import os
+import errno
 import re
-import stat
 from pathlib import Path
+
+from supervisor.protocol.durable import open_regular
 
 MAX_BYTES = 64 * 1024  # the kernel takes 128 KiB a variable and 2 MiB in all
 _LINE = re.compile(r"(?:export\s+)?(?P<key>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)")
@@ -19,13 +20,11 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 def read_environment_file(path: Path) -> dict[str, str]:
     """The variables in a file. Raises ValueError, whose text goes on after the key's name."""
     try:
-        # O_NONBLOCK: opening a named pipe must not wait for a writer
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"is {path}, which is not a regular file; name a file of KEY=VALUE lines")
+        with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise ValueError(f"is {path}, which is not a regular file; name a file of KEY=VALUE lines") from error
         remedy = "correct the path, or begin it with - if the file may be missing"
         raise ValueError(f"cannot be read: {path}: {error.strerror}; {remedy}") from error
     if len(content) > MAX_BYTES:

@@ -5,13 +5,13 @@ Nothing is imported or run. `supervisord --init` writes its file by this, and `-
 
 import ast
 import contextlib
-import os
-import stat
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from supervisor.protocol.durable import open_regular
 from supervisor.protocol.wire import launch
 
 MAX_SCRIPT_BYTES = 1 << 20  # whatever is larger is data
@@ -108,13 +108,11 @@ def read_script(path: Path) -> str:
         remedy = "write it as a script first: jupyter nbconvert --to script"
         raise ScriptError(f"cannot run {path}: it is a notebook; {remedy} {path}")
     try:
-        # O_NONBLOCK: opening a named pipe must not wait for a writer
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ScriptError(f"cannot read {path}: it is not a regular file; name the script itself")
+        with open_regular(path) as file:
             content = file.read(MAX_SCRIPT_BYTES + 1)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENXIO:
+            raise ScriptError(f"cannot read {path}: it is not a regular file; name the script itself") from error
         cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ScriptError(f"cannot read {path}: {cause}; name the script that trains") from error
     if len(content) > MAX_SCRIPT_BYTES:

@@ -130,11 +130,8 @@ class ControlPipes:
 
         `leaves_folder`: it stays, for a daemon that may have to read the last words once more.
         """
-        if not self._is_open:
+        if not self._stop_watching():
             return
-        self._is_open = False
-        self._loop.remove_reader(self._reading)
-        self._loop.remove_writer(self._writing)
         for item in islice(self._rest(), ITEMS_AT_CLOSE):
             self._deliver(item)
         self._filter.reports.close()
@@ -150,13 +147,18 @@ class ControlPipes:
 
     def detach(self) -> None:
         """Closes our ends; the pipes and what is in them stay for the next daemon."""
+        if self._stop_watching():
+            os.close(self._reading)
+            os.close(self._writing)
+
+    def _stop_watching(self) -> bool:
+        """Nothing is received or sent any more; False if that was so before."""
         if not self._is_open:
-            return
+            return False
         self._is_open = False
         self._loop.remove_reader(self._reading)
         self._loop.remove_writer(self._writing)
-        os.close(self._reading)
-        os.close(self._writing)
+        return True
 
     def _write(self) -> None:
         while self._unsent:
