@@ -40,12 +40,10 @@ def line_formats(pipe: CapturePipe) -> list[tuple[str, LineFormat]]:
             "ATTEMPT": str(pipe.attempt),
             "STEPKEEPER_STREAM": pipe.channel,
         }
-        formats.append((pipe.journal, lambda line, _: _entry(line, fields)))
+        formats.append(
+            (pipe.journal, lambda line, _: journal.entry({"MESSAGE": line.decode(errors="replace"), **fields}.items()))
+        )
     return formats
-
-
-def _entry(line: bytes, fields: dict[str, str]) -> bytes:
-    return journal.entry({"MESSAGE": line.decode(errors="replace"), **fields}.items())
 
 
 class SystemLogSender:

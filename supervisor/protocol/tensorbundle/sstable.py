@@ -55,7 +55,8 @@ def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
         index = _footer(file, size, path.name)
         last: bytes | None = None
         for _, value in _block_entries(_block(file, index, size, path.name), path.name):
-            for key, entry in _block_entries(_block(file, _handle(value, path.name), size, path.name), path.name):
+            handle, _ = _handle_at(value, 0, path.name)
+            for key, entry in _block_entries(_block(file, handle, size, path.name), path.name):
                 if last is not None and key <= last:
                     raise BundleError(Damage.MALFORMED, f"{path.name}: its keys are not in order at {key!r:.120}")
                 last = key
@@ -72,10 +73,6 @@ def _footer(file: BinaryIO, size: int, name: str) -> _Handle:
         raise BundleError(Damage.TRUNCATED, f"{name} does not end as an index does: cut off, or another kind of file")
     _, after = _handle_at(footer, 0, name)
     return _handle_at(footer, after, name)[0]
-
-
-def _handle(value: bytes, name: str) -> _Handle:
-    return _handle_at(value, 0, name)[0]
 
 
 def _handle_at(content: bytes, at: int, name: str) -> tuple[_Handle, int]:

@@ -38,7 +38,7 @@ class SuspendWatch:
     def _begin(self) -> None:
         timer, self._soon = self._soon, None
         self._compare(timer)
-        if any(_is_watched(runner) for runner in self._runners.values()):
+        if any(runner.facts.policy.is_job and runner.state in ALIVE for runner in self._runners.values()):
             self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_clock)
 
     def _check_clock(self) -> None:
@@ -53,7 +53,3 @@ class SuspendWatch:
         log.warning("host.stood_still", suspended_for_s=round(stopped_for_s, 1), effect="all timeouts begin again")
         for runner in list(self._runners.values()):
             runner.post(events.HostSuspended(stopped_for_s))
-
-
-def _is_watched(runner: Runner) -> bool:
-    return runner.facts.policy.is_job and runner.state in ALIVE
