@@ -220,6 +220,7 @@ def misplaced_names(page: str, texts: dict[str, str]) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_what_a_page_for_contributors_names_exists(name: str):
     folders = ("supervisor", "worker", "tests", "man", "deploy", "bench", "docs", "website", ".ci")
