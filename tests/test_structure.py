@@ -211,7 +211,7 @@ def missing_names(page: str, paths: set[str], words: set[str]) -> list[str]:
 
 
 def misplaced_names(page: str, texts: dict[str, str]) -> list[str]:
-    """Names that a page has right after a file, as "`a/b.py` `go`", and that are not in such a file."""
+    """Names in backquotes right after a file in backquotes, that are not in such a file."""
     pairs = re.findall(r"`([\w/-]+\.py)`\s+`(\w+)`", page)
     return [
         f"{file} {name}"
