@@ -186,12 +186,52 @@ def test_names_in_docstrings_and_comments_exist():
     assert [each for each in unknown if "/training_code/" not in each] == []  # written as others would write them
 
 
-def test_files_that_the_architecture_names_exist():
-    files = [f"/{path.relative_to(ROOT)}" for folder in ("supervisor", "worker", "tests", "man", "deploy")
-             for path in (ROOT / folder).rglob("*.py")]  # fmt: skip
-    named = re.findall(r"`([\w/-]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NO_NAME = re.compile(r".*[<=…\"]|_\w+$|.*--|vX|FAILED ONCE")
+"""What is in backquotes and is an example, the end of a name, an option or an output."""
 
-    assert len(named) > 50 and [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+def missing_names(page: str, paths: set[str], words: set[str]) -> list[str]:
+    """What a page has in backquotes and is nowhere: files, folders, modules, targets of make, names in the code."""
+    ends = {f"/{path}" for path in paths} | {f"/{path.removesuffix('.py')}" for path in paths}
+    ends |= {f"{end[: at.start()]}/" for end in ends for at in re.finditer(r"(?<!^)/", end)}
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    def is_there(name: str) -> bool:
+        if name.startswith("make "):
+            return name.split()[1] in targets
+        path = name.removeprefix("python -m ").split(" ")[0]
+        path = path if path.endswith((".py", ".md", ".js", ".toml", ".html", ".yml", "/")) else path.replace(".", "/")
+        return any(end.endswith((f"/{path}", f"/{path}/")) for end in ends) or words | targets >= set(
+            WORD.findall(name)
+        )
+
+    names = re.findall(r"`([^`\n]+)`", FENCED.sub("", page))
+    return [name for name in names if not NO_NAME.match(name) and not is_there(name)]
+
+
+def misplaced_names(page: str, texts: dict[str, str]) -> list[str]:
+    """Names in backquotes right after a file in backquotes, that are not in such a file."""
+    pairs = re.findall(r"`([\w/-]+\.py)`\s+`(\w+)`", page)
+    return [
+        f"{file} {name}"
+        for file, name in pairs
+        if not any(name in WORD.findall(text) for path, text in texts.items() if f"/{path}".endswith(f"/{file}"))
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_what_a_page_for_contributors_names_exists(name: str):
+    folders = ("supervisor", "worker", "tests", "man", "deploy", "bench", "docs", "website", ".ci")
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
+    page, paths = (ROOT / name).read_text(), {str(path.relative_to(ROOT)) for path in files} | {"pyproject.toml"}
+    code = {str(path.relative_to(ROOT)): path.read_text() for path in files if path.suffix in (".py", ".js")}
+
+    assert missing_names(page, paths, {word for text in code.values() for word in WORD.findall(text)}) == []
+    assert misplaced_names(page, code) == []
 
 
 def test_a_name_that_is_nowhere_is_found():
@@ -200,3 +240,10 @@ def test_a_name_that_is_nowhere_is_found():
     }
 
     assert unknown_names(texts, set()) == ["a/b.py:1 a/c.py", "a/b.py:2 went", "a/b.py:2 b.gone"]
+
+
+def test_a_name_that_a_page_has_and_nothing_else_is_found():
+    page = "`a/b.py` `go` and `b.py`\n`went`; `a/`, `a/c/`, `make nothing`, `python -m a.d`"
+
+    assert missing_names(page, {"a/b.py"}, {"go"}) == ["went", "a/c/", "make nothing", "python -m a.d"]
+    assert misplaced_names(page, {"a/b.py": "def go(): ...\n"}) == ["b.py went"]

@@ -18,7 +18,8 @@ PAGE = (ROOT / "docs/configuration.md").read_text()
 def test_the_page_holds_the_generated_tables(heading):
     begin = PAGE.index(f"### {heading}\n")
 
-    assert all_tables()[heading] in PAGE[begin : PAGE.find("\n### ", begin)]
+    command = "python -m supervisor.config.reference prints it"
+    assert all_tables()[heading] in PAGE[begin : PAGE.find("\n### ", begin)], command
 
 
 def test_the_page_names_no_key_that_is_not_there():

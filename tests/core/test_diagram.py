@@ -5,4 +5,4 @@ from tests.places import ROOT
 
 
 def test_the_page_holds_the_generated_diagram():
-    assert f"```mermaid\n{mermaid()}\n```" in (ROOT / "docs" / "state-machine.md").read_text()
+    assert f"```mermaid\n{mermaid()}\n```" in (ROOT / "docs/state-machine.md").read_text(), "make diagram prints it"

@@ -106,15 +106,15 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
     host.mkdir()
     blocked = tmp_path / "store"
     blocked.write_text("a file where the folder should be")
-    # more often than it has retries: a store that can't be reached counts against none of them
+    # it has no retries: a store that can't be reached counts against none
     with Daemon(host, mirrored("j", host, f"file://{blocked}", "startretries = 0", STEPS=100, EVERY=20)) as daemon:
-        daemon.until(lambda: daemon.status("j")["job"]["attempt"] > 2, "the third attempt")
         daemon.until(lambda: "the store may have one" in daemon.status("j")["description"], "the reason")
         assert list((host / "j").glob("step-*")) == []
 
         blocked.unlink()
+        daemon.until(lambda: "is not there" in daemon.status("j")["description"], "another look at the store")
         (blocked / "j").mkdir(parents=True)
-        daemon.until_state("j", "SUCCEEDED")
+        assert daemon.until_state("j", "SUCCEEDED")["job"]["attempt"] == 2, "nothing is started to look"
 
 
 def test_a_new_host_goes_on_from_the_store_and_not_from_a_later_step_of_initial_checkpoint(tmp_path: Path):
@@ -153,8 +153,9 @@ def test_without_the_store_a_new_host_does_not_begin_from_initial_checkpoint(tmp
         assert list((host / "j").glob("step-*")) == []
 
         blocked.unlink()
+        daemon.until(lambda: "is not there" in daemon.status("j")["description"], "another look at the store")
         (blocked / "j").mkdir(parents=True)
-        daemon.until_state("j", "SUCCEEDED")
+        assert daemon.until_state("j", "SUCCEEDED")["job"]["attempt"] == 2, "nothing is started to look"
         (*_, last) = daemon.call("history", name="j", limit=10)["attempts"]
     assert last["from_step"] == 20
 

@@ -213,9 +213,12 @@ def record_given_up(
         if mirror is not None:
             _write_record(folder, replace(record, given_up=((below, EVERY_ATTEMPT),)))
         return lambda: _take_back_given_up(folder, below)
-    parts = (name.attempt for entry in folder.glob(f"*{layout.PART}") if (name := parse_part(entry.name)) is not None)
+    parts = [name.attempt for entry in folder.glob(f"*{layout.PART}") if (name := parse_part(entry.name)) is not None]
     highest = max((highest_attempt(folder), *parts))
-    line = (below, max(first, 1 + (highest if diverged is None else min(diverged, highest))))
+    has_own = bool(parts) or any(fetched_epoch(folder / str(name)) is None for name in local_checkpoints(folder))
+    # with none of its own here, the disk was replaced: what the attempts until then saved is in the store alone
+    last = highest if diverged is None else min(diverged, highest) if has_own else diverged
+    line = (below, max(first, 1 + last))
     lines = [*(pair for pair in record.given_up or () if pair != line), line]
     _write_record(folder, replace(record, given_up=tuple(lines[-MAX_GIVEN_UP:])))
     return lambda: _take_back_given_up(folder, below)

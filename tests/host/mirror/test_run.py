@@ -667,6 +667,20 @@ def test_what_was_given_up_is_no_parent_though_the_store_was_away_until_later_on
     assert host(url, tmp_path / "new").fetch(None, None).fetched == CheckpointName(100, 1)
 
 
+def test_what_was_given_up_is_no_parent_though_the_disk_was_replaced_before_the_rollback(tmp_path: Path, url: str):
+    here = host(url, tmp_path / "here")
+    first = here.begin_epoch(None, 0)
+    for step, attempt in ((100, 1), (200, 2)):
+        here.upload(made(tmp_path / "here", step, attempt), first)
+    there = host(url, tmp_path / "replaced")
+    there.fetch(None, 150)
+    record_given_up(tmp_path / "replaced", 150, 2)
+
+    second = there.begin_epoch(made(tmp_path / "replaced", 250, 3), first)
+
+    assert there.epochs()[second].parent == RemoteCheckpoint(first, CheckpointName(100, 1))
+
+
 def test_what_an_operator_began_anew_without_stays_in_the_store(tmp_path: Path, url: str):
     folder, store = tmp_path / "here", tmp_path / "store"
     here = host(url, folder)

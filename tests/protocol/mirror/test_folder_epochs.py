@@ -96,3 +96,22 @@ def test_a_rollback_gives_up_what_this_node_has_a_part_of(tmp_path: Path):
     record_given_up(tmp_path, 290, 2)
 
     assert [given_up_in(tmp_path)(CheckpointName(300, attempt)) for attempt in (2, 3)] == [True, False]
+
+
+def test_rollback_on_a_replaced_disk_gives_up_what_the_store_has_of_the_attempts_until_it(tmp_path: Path):
+    name = made(tmp_path)
+    (tmp_path / str(name) / layout.FETCHED).write_bytes(encode_fetched(1))
+    hold_epoch(tmp_path, 1)
+
+    record_given_up(tmp_path, 290, 2)
+
+    assert [given_up_in(tmp_path)(CheckpointName(300, attempt)) for attempt in (2, 3)] == [True, False]
+
+
+def test_rollback_does_not_give_up_what_another_host_saved_as_an_attempt_that_saved_nothing_here(tmp_path: Path):
+    made(tmp_path)
+    hold_epoch(tmp_path, 1)
+
+    record_given_up(tmp_path, 290, 5)
+
+    assert not given_up_in(tmp_path)(CheckpointName(300, 2))
