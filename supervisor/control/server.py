@@ -7,15 +7,14 @@ all this. `GET /` is a page for browsers. The folder supervisor_api serves Super
 
 A GET never changes anything, and requests from any other page in a browser are refused.
 
-Some answers take a tenth of a second on a host with many programs, and hundreds of clients may ask at once. So in each
-turn of the event loop one answer is begun, or one call of a multicall, besides those to root and the daemon's user.
+Which of many requests is answered next: `http/turns.py`. Root and the daemon's user have turns of their own.
 """
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -32,15 +31,16 @@ from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connection import DEFAULT_TIMEOUTS, ClientTimeouts
 from supervisor.control.http.connections import Connections
+from supervisor.control.http.turns import SharedAnswers, Turns
 from supervisor.control.metrics import page, sampling
 from supervisor.control.page import files
 from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
 from supervisor.control.supervisor_api import routes
 from supervisor.host.peers import peer_of
-from supervisor.host.service.loop_share import SHARE_S, LoopShare
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
+COMMANDS = "/api/v1/"
 ACCEPT_TURNS = 4  # of the loop, until a client that asyncio has accepted is among the connections
 
 log = structlog.get_logger()
@@ -58,10 +58,10 @@ async def serve(
     `until_adopted`: what every answer waits for.
     """
     clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
-    share = LoopShare()
+    lanes = Lane(), Lane()
     try:
         for endpoint in endpoints:
-            application = _Application(endpoint, context, pages, share, until_adopted)
+            application = _Application(endpoint, context, pages, lanes, until_adopted)
             listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
             await listeners[-1].begin()
         yield
@@ -75,6 +75,14 @@ async def serve(
         await clients.close(CLOSE_TIMEOUT_S)
 
 
+class Lane:
+    """The turns of clients that only wait for each other."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.answers = SharedAnswers(self.turns)
+
+
 class _Application:
     """Decides who may come in at one endpoint, and answers them."""
 
@@ -83,11 +91,11 @@ class _Application:
         endpoint: Endpoint,
         context: CommandContext,
         pages: LivePages,
-        share: LoopShare,
+        lanes: tuple[Lane, Lane],
         until_adopted: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._until_adopted = until_adopted
-        self._share = share
+        self._privileged, self._others = lanes
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -130,10 +138,16 @@ class _Application:
 
     async def answer(self, request: web.Request) -> web.Response:
         """The response to an admitted request; errors become JSON."""
+        if self._until_adopted is not None:
+            await self._until_adopted()
+        lane, client = self._lane_of(request)
+        if (key := _shared_by(request)) is not None:
+            return await lane.answers.get(client, request.path, key, partial(self._answer_now, request))
+        await lane.turns.take(client, request.path)
+        return await self._answer_now(request)
+
+    async def _answer_now(self, request: web.Request) -> web.Response:
         try:
-            if self._until_adopted is not None:
-                await self._until_adopted()
-            await self._take_turn(request)
             return await self._routes.dispatch(request)
         except CommandError as error:
             return _error(error.code, str(error))
@@ -199,21 +213,19 @@ class _Application:
     # --- who asks -----------------------------------------------------------------------------------------------------
 
     async def _take_turn(self, request: web.Request) -> None:
-        """Returns in a turn of the event loop in which nothing else is done for clients who are not privileged."""
-        if self._is_privileged(request):
-            await asyncio.sleep(0)
-        else:
-            await self._share.wait_turn()
-            self._share.use(SHARE_S)  # all of it: what an answer costs is known only afterwards
+        """Returns in the turn of the event loop in which more may be done for a request."""
+        lane, client = self._lane_of(request)
+        await lane.turns.take(client, request.path)
 
-    def _is_privileged(self, request: web.Request) -> bool:
-        """Whether root or the daemon's user asks, on a unix socket."""
-        if not self._endpoint.is_unix:
-            return False
-        try:
-            return peer_of(request.connection).is_trusted
-        except OSError:
-            return False
+    def _lane_of(self, request: web.Request) -> tuple[Lane, str]:
+        """Whose turns a request has, and as which client: those of root and the daemon's user, on a unix socket, or of
+        all others."""
+        lane = self._others
+        if self._endpoint.is_unix:
+            with suppress(OSError):
+                if peer_of(request.connection).is_trusted:
+                    lane = self._privileged
+        return lane, access.client_of(request.connection, request.remote)
 
     def _require_change(self, caller: audit.Caller) -> None:
         caller.require_change_rights()
@@ -232,6 +244,16 @@ class _Application:
         if login is None and not access.may_change(peer, self._endpoint.owner):
             refusal = f"uid {peer.uid} may read but not change anything; run the command as root or the socket's owner"
         return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
+
+
+def _shared_by(request: web.Request) -> Hashable | None:
+    """What requests with the same answer have in common; None if each is to have its own."""
+    if request.method == "GET" and request.path == "/metrics":
+        return request.path, request.headers.get("accept")
+    command = find_command(request.path.removeprefix(COMMANDS)) if request.path.startswith(COMMANDS) else None
+    if request.method == "POST" and command is not None and not command.changes:
+        return request.path, request.body
+    return None
 
 
 def _arguments(request: web.Request) -> dict[str, object]:
