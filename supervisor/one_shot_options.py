@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor import early_interrupt
 from supervisor.config import Config, ConfigError, options
-from supervisor.config.migrate import MigrationOutcome, explain_migration
+from supervisor.config.migration.outcomes import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
 from supervisor.host.processes.credentials import become_user
 from supervisor.preflight import daemon_obstacles, program_remarks
@@ -68,7 +68,10 @@ def _migrate(path: Path) -> int:
 
 def _write_migrated(source: Path, target: Path) -> int:
     """Writes a copy of a configuration file for Supervisor that can be used here."""
-    from supervisor.config.migrated_file import CannotMigrate, write_migrated  # only here: a daemon has no use for it
+    from supervisor.config.migration.migrated_file import (  # only here: a daemon has no use for it
+        CannotMigrate,
+        write_migrated,
+    )
 
     try:
         left_out = write_migrated(source, target, os.environ)

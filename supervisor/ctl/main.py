@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 from supervisor import __version__
 from supervisor.ctl.actions import table
 from supervisor.ctl.actions.base import UsageError
-from supervisor.ctl.actions.completion import completion as print_completion
+from supervisor.ctl.actions.daemon import completion as print_completion
 from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import Client
 from supervisor.ctl.settings import Options, Settings, SettingsError, settings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.config import Config
-from supervisor.config.migrate import MigrationOutcome, explain_migration
+from supervisor.config.migration.outcomes import MigrationOutcome, explain_migration
 
 FILE = """[supervisord]
 [eventlistener:dependent-startup]

@@ -16,7 +16,7 @@ from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import NO_OVERRIDES
-from supervisor.config.migrate import MigrationOutcome, explain_migration
+from supervisor.config.migration.outcomes import MigrationOutcome, explain_migration
 from supervisor.config.options import COMMAND_LINE
 from supervisor.ini.reader import IniKey
 from tests.fuzzing import cases

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import Config
-from supervisor.config.migrate import MigrationOutcome, explain_migration
+from supervisor.config.migration.outcomes import MigrationOutcome, explain_migration
 from tests.config.conftest import DAEMON
 
 EAR = "[eventlistener:ear]\ncommand=/bin/ear\nevents=PROCESS_STATE,tick_60\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.gang_link import free_port
+from supervisor.host.gang.free_port import free_port
 from supervisor.protocol.ports import DEFAULT_LOCAL_RANGE, TRIES, local_ports, ports_to_try
 from worker.process import local_processes
 

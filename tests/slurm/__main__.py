@@ -17,7 +17,9 @@ def main() -> int:
         print(f"cannot make a Slurm cluster here: {reason}", file=sys.stderr)
         return 2
     os.environ["SLURM_TEST"] = "1"
-    status = pytest.main([str(Path(__file__).parent), "-n", "0", "-rs", "-v", "--durations=0", *sys.argv[1:]])
+    own_cache = ["-o", "cache_dir=.pytest_cache/slurm"]  # what failed here is kept, whatever runs beside it
+    options = ["-n", "0", "-rs", "-v", "--durations=0", *own_cache, *sys.argv[1:]]
+    status = pytest.main([str(Path(__file__).parent), *options])
     return 1 if status != pytest.ExitCode.OK else 0
 
 

@@ -135,6 +135,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return calm.ends()
 
 
+@pytest.mark.nightly  # the next one evicts and kills pods, too; test_multiworker.py kills a worker alone
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.tensorflow

@@ -31,24 +31,16 @@ SHORTER = {
 Plan = Sequence[tuple[Moment, Damage | None]]
 
 
+@pytest.mark.nightly  # test_main_job.py kills twenty times, test_plain.py damages too, and the corpus has such loops
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        pytest.param("digits", [(STEP, None), (SAVE, Damage.FLIP)], marks=pytest.mark.nightly),
-        pytest.param("charlm", [(STEP, None), (RESTORE, Damage.CUT)], marks=pytest.mark.nightly),
-        pytest.param("fit", [(STEP, None), (SAVE, Damage.GONE)], marks=pytest.mark.nightly),
-        pytest.param(
-            "torch",
-            [(STEP, Damage.MANIFEST), (SAVE, Damage.FLIP), (RESTORE, None)],
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param("tf1", [(STEP, None), (SAVE, Damage.FLIP)], marks=pytest.mark.nightly),
-        ("plain", [(STEP, Damage.CUT), (SAVE, None), (RESTORE, Damage.FLIP)]),
-        pytest.param(
-            "plain",
-            [(STEP, Damage.CUT), (SAVE, None), (RESTORE, Damage.FLIP), (SAVE, Damage.GONE), (RESTORE, None)],
-            marks=pytest.mark.nightly,
-        ),
+        ("digits", [(STEP, None), (SAVE, Damage.FLIP)]),
+        ("charlm", [(STEP, None), (RESTORE, Damage.CUT)]),
+        ("fit", [(STEP, None), (SAVE, Damage.GONE)]),
+        ("torch", [(STEP, Damage.MANIFEST), (SAVE, Damage.FLIP), (RESTORE, None)]),
+        ("tf1", [(STEP, None), (SAVE, Damage.FLIP)]),
+        ("plain", [(STEP, Damage.CUT), (SAVE, None), (RESTORE, Damage.FLIP), (SAVE, Damage.GONE), (RESTORE, None)]),
     ],
 )
 def test_an_example_killed_again_and_again_ends_with_the_same_bits(name: str, plan: Plan, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.gang_link import free_port
+from supervisor.host.gang.free_port import free_port
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.wire.launch import Launch, without_launch_variables

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from supervisor.host.gang_link import free_port
+from supervisor.host.gang.free_port import free_port
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError

@@ -74,6 +74,27 @@ def test_an_unmounted_disk_is_not_trained_on_and_is_gone_on_with_once_it_is_back
 
 
 @pytest.mark.slow
+def test_an_unmounted_disk_is_waited_for_also_if_a_mirror_has_all_until_an_operator_chooses_that(
+    tmp_path: Path, disk: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "keep").touch()  # an empty one is taken for a mount point
+    keys = f"mirror = file://{tmp_path}/store"
+    with Daemon(tmp_path, job("j", disk, keys, STEPS=100_000, STEP_S=0.05, EVERY=60)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 60, "its newest is in the store")
+        umount(disk)
+        kill_worker(daemon, "j")
+        until_waiting(daemon, "j", "but the folder is now on")
+
+        with pytest.raises(Refused, match="fetched from its mirror to where the folder is now"):
+            daemon.call("start", name="j")
+        assert os.listdir(disk) == [], "nothing was made below the mount point"
+        daemon.call("start", name="j", from_step=60)
+        daemon.until_step("j", 61)
+        assert daemon.call("history", name="j")["attempts"][-1]["from_step"] == 60
+
+
+@pytest.mark.slow
 def test_a_daemon_that_starts_before_the_disk_is_mounted_waits_too(tmp_path: Path, disk: Path) -> None:
     with Daemon(tmp_path, job("j", disk, **SLOW)) as daemon:
         daemon.until_step("j", 30)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.host.gang_link import free_port
+from supervisor.host.gang.free_port import free_port
 from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests import forked

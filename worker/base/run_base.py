@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Done, Progress
+from worker.base.following_run import PARTS_REMEDY, FollowingRun
 from worker.base.replayable_loop import ReplayableLoop
-from worker.base.run_settings import PARTS_REMEDY, RunSettings
+from worker.base.run_settings import RunSettings
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
@@ -43,7 +44,7 @@ class RunBase(ReplayableLoop):
         self._summary: dict[str, Any] = {}
         self._divergence = DivergenceWatch(self._attempt.launch.loss_spike)
         self._is_open = False  # inside of `with`
-        self._begun_at = 0  # the step that the run began from
+        self._following = FollowingRun(attempt, settings.directory, self._parts_remedy)
 
     # --- the block of the run ---
 
@@ -58,8 +59,7 @@ class RunBase(ReplayableLoop):
         if self._attempt.launch.replay is not None:
             self._open_replays()
         self._stop.install()
-        self._begun_at = self.step
-        self._explain_following_run()
+        self._following.begin(self.step)
         self._begin_run_head()
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -113,40 +113,10 @@ class RunBase(ReplayableLoop):
     def _finish(self) -> None:
         """Training is complete."""
         self._save_now()
-        self._explain_no_step()
+        self._following.end(self.step)
         self._export()
         results = metric_values({**self._metrics, **self._summary})
         self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
-
-    def _explain_no_step(self) -> None:
-        """Says why a run of the script that follows another one has trained nothing."""
-        if self._begun_at != self.step:
-            self._attempt.trained_in |= {self._directory}
-        else:
-            self._explain_runs(
-                "no step",
-                f"this run made no step: it went on from step {self.step}, where the script's run before it had ended; "
-                f"{self._parts_remedy}",
-            )
-        self._attempt.ended_in |= {self._directory}
-
-    def _explain_following_run(self) -> None:
-        """Says that a run of the script begins with the state of the one before it, as its directory is the same."""
-        self._explain_runs(
-            "follows",
-            f"this run goes on from step {self.step}, where the script's run before it had ended, with the weights "
-            f"and all else of that step, as both have the checkpoint directory {self._directory}; if it is to "
-            f"begin anew, {self._parts_remedy}",
-        )
-
-    def _explain_runs(self, remark: str, text: str) -> None:
-        """Says something once of the script's runs in one directory, if this run goes on from the state with which
-        another one has ended that has trained in this process: after a restart, those that had ended before it train
-        nothing, as they should."""
-        is_next = self._begun_at > 0 and self._directory in self._attempt.trained_in
-        if is_next and (self._directory, remark) not in self._attempt.explained:
-            self._attempt.explained |= {(self._directory, remark)}
-            self._attempt.reporter.show_message(text)
 
     def _export(self) -> None:
         """Exports the trained model, if this kind of run can."""

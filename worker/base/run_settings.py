@@ -8,13 +8,6 @@ from typing import Any
 
 from supervisor.protocol.wire.launch import ON_NAN, Interval, Launch, OnNan, parse_interval
 
-PARTS_REMEDY = (
-    "make it a job of its own, as in train.py --part 2; to train in two parts, make one run of both and choose the "
-    "part by the epoch's number, as in for epoch in run.epochs(5): if epoch < 2; without a daemon, directory= can also "
-    "give each a folder"
-)
-"""What to write where several runs of a script go on from each other."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:

@@ -44,10 +44,9 @@ from supervisor.protocol.wire.messages import (
 )
 from worker.process.reporting import encode_within_limit, print_message
 from worker.process.requests import PendingRequests, SaveRequest
-from worker.process.sent_messages import SentMessages
+from worker.process.sent_messages import LastWords, SentMessages
 
 MAX_QUEUED = 1000  # lines kept while the daemon is away; the oldest are dropped first: newer commits matter more
-LAST_WORDS_BYTES = 32 * 1024  # of messages for a later daemon; it needs the last one
 READ_BYTES = 64 * 1024  # what a pipe holds
 _OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # both: the death of one side closes nothing
 
@@ -78,7 +77,7 @@ class WorkerChannel:
         self._unsent = b""  # the rest of a line that did not fit into the pipe
         self.pipes = control.pipes
         self._sent = SentMessages()
-        self._has_last_words = False
+        self._last_words = LastWords(self.pipes)
         self._go: Go | None = None
         self._go_received = threading.Event()
         self._mirrored: dict[str, Mirrored] = {}
@@ -171,39 +170,9 @@ class WorkerChannel:
             case Committed() | SaveFailed():
                 self._requests.mark_answered(message.flushes)
             case Done() | Failed():
-                self._write_last_words(message)
+                self._last_words.write(message)
             case Restoring() | Restored():
-                self._take_back_last_words()
-
-    def _write_last_words(self, message: Done | Failed) -> None:
-        """Writes the message beside the pipes too, for a daemon that starts after this process has gone.
-
-        That place is in memory, as a rule: a script that has run after run keeps the last ones only.
-        """
-        line = encode_within_limit(message)
-        try:
-            with (self.pipes / layout.LAST_WORDS).open("ab") as file:
-                if file.tell() + len(line) > LAST_WORDS_BYTES:
-                    file.truncate(0)
-                file.write(line)
-        except OSError as error:  # a daemon that is there reads it from the pipe
-            self.show_message(
-                f"cannot write {self.pipes / layout.LAST_WORDS}: {error}; a later daemon won't know how this ended"
-            )
-        self._has_last_words = True
-
-    def _take_back_last_words(self) -> None:
-        """Another run of the script begins: how the one before it ended is not how this process ends."""
-        if not self._has_last_words:
-            return
-        self._has_last_words = False
-        try:
-            os.truncate(self.pipes / layout.LAST_WORDS, 0)
-        except OSError as error:
-            self.show_message(
-                f"cannot empty {self.pipes / layout.LAST_WORDS}: {error}; a later daemon may take the end of the run "
-                f"before this one for that of the attempt"
-            )
+                self._last_words.take_back()
 
     def _wake_thread(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -278,6 +247,7 @@ class WorkerChannel:
 
     def _on_promote(self, message: Promote) -> None:
         self.attempt, self.pipes = message.attempt, Path(message.pipes)
+        self._last_words = LastWords(self.pipes)
         self.on_promoted(message)
         self.send_message(self._hello())
         self._promoted.set()

@@ -1,10 +1,12 @@
-"""What a daemon that starts later has to know of this attempt: the newest message of each kind."""
+"""What a daemon that starts later has to know of this attempt: the newest message of each kind, and its last words."""
 
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from supervisor.protocol import layout
 from supervisor.protocol.wire.messages import (
     Committed,
     Done,
@@ -18,7 +20,10 @@ from supervisor.protocol.wire.messages import (
     Then,
     WorkerStatus,
 )
+from worker.process.reporting import encode_within_limit, print_message
 from worker.process.requests import PendingRequests
+
+LAST_WORDS_BYTES = 32 * 1024  # of messages for a later daemon; it needs the last one
 
 
 class SentMessages:
@@ -92,3 +97,39 @@ class SentMessages:
             requests.last_flush_id,
             Then.STOP if requests.stop_requested else Then.GO_ON,
         )
+
+
+class LastWords:
+    """A file beside the `pipes`, for a daemon that starts after this process has gone: how training ended.
+
+    That place is in memory, as a rule: a script that has run after run keeps the last ones only.
+    """
+
+    def __init__(self, pipes: Path) -> None:
+        self._file = pipes / layout.LAST_WORDS
+        self._is_written = False
+
+    def write(self, message: Done | Failed) -> None:
+        """Adds the message."""
+        line = encode_within_limit(message)
+        try:
+            with self._file.open("ab") as file:
+                if file.tell() + len(line) > LAST_WORDS_BYTES:
+                    file.truncate(0)
+                file.write(line)
+        except OSError as error:  # a daemon that is there reads it from the pipe
+            print_message(f"cannot write {self._file}: {error}; a later daemon won't know how this ended")
+        self._is_written = True
+
+    def take_back(self) -> None:
+        """Another run of the script begins: how the one before it ended is not how this process ends."""
+        if not self._is_written:
+            return
+        self._is_written = False
+        try:
+            os.truncate(self._file, 0)
+        except OSError as error:
+            print_message(
+                f"cannot empty {self._file}: {error}; a later daemon may take the end of the run before this one for "
+                f"that of the attempt"
+            )

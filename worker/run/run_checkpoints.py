@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Restored
-from worker.base.run_settings import PARTS_REMEDY, RunSettings
+from worker.base.following_run import PARTS_REMEDY
+from worker.base.run_settings import RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts
 from worker.checkpoint.restore import (

@@ -14,7 +14,8 @@ from supervisor.control.commands import groups
 from supervisor.core.program.facts import ALIVE
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.runner.fleet.configuration import Changes
-from supervisor.runner.fleet.updating import StepsInMemory, UpdateAction
+from supervisor.runner.fleet.replacement import UpdateAction
+from supervisor.runner.fleet.updating import StepsInMemory
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()

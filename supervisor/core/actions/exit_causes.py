@@ -35,26 +35,35 @@ from signal import SIGTERM
 from typing import NamedTuple
 
 from supervisor.core.actions.crash_loops import own_checkpoint
-from supervisor.core.actions.explaining import is_certainly
-from supervisor.core.actions.transitions import USE_WORKER
-from supervisor.core.diagnosis.evidence import Source
-from supervisor.core.failures import restart
+from supervisor.core.actions.explaining import (
+    as_an_earlier_daemon_asked,
+    as_decided,
+    as_it_ended,
+    as_its_gang,
+    as_its_gpu_failed,
+    as_its_storage_failed,
+    as_told_from_outside,
+    before_run,
+    decided_end,
+    done,
+    is_certainly,
+    killed_for_memory,
+    out_of_memory,
+    without_completion,
+    without_training,
+)
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going
 from supervisor.protocol.wire.exits import PERMANENT_EXITS, WorkerExit
-from supervisor.protocol.wire.messages import Then
-
-DONE = "done"
-NAMED_FAULTS = 3  # of its GPUs in the reason of an end; the log has all
 
 
 def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
     """The cause of an end, and a text for people."""
     rule = next(rule for rule in RULES if rule.claim(facts, event))
-    return rule.cause or _decided_end(facts)[0], rule.text(facts, event)
+    return rule.cause or decided_end(facts)[0], rule.text(facts, event)
 
 
 # --- claims ---
@@ -167,113 +176,6 @@ def _has_begun(facts: ProgramFacts) -> bool:
 
 def _got_nowhere(facts: ProgramFacts) -> bool:
     return facts.state is State.STARTING and not _has_begun(facts) and facts.current.reported_error is None
-
-
-def is_left_unsaved(facts: ProgramFacts) -> bool:
-    """Whether it was to flush before it stopped, and no commit came."""
-    flush = facts.current.flush
-    return flush is not None and flush.then is Then.STOP and not flush.committed
-
-
-# --- texts ---
-
-
-def as_it_ended(facts: ProgramFacts, event: WorkerExited) -> str:
-    """Why it died, if that is known; else what it reported, or the last line that it wrote, with the exit status."""
-    how = restart.describe_exit(event.code, event.signal)
-    if (why := _as_diagnosed(event, how)) is not None:
-        return why
-    if facts.current.reported_error is not None:
-        return f"{facts.current.reported_error} ({how})"
-    return how if event.error_line is None else f"{how}: {event.error_line}"
-
-
-def _as_diagnosed(event: WorkerExited, how: str) -> str | None:
-    """What the diagnosis says beyond the exit; None if it says no more, or nobody has looked for more."""
-    diagnosis = event.diagnosis
-    if diagnosis is None or diagnosis.source is Source.CGROUP:
-        return None
-    if diagnosis.source is Source.STATUS:
-        return f"{how}: {diagnosis.what}" if diagnosis.what and event.evidence is not None else None
-    if diagnosis.what:
-        return f"{diagnosis.what}: {diagnosis.line} ({how})"
-    if diagnosis.source is not Source.STDERR or event.evidence is None:
-        return None
-    is_last = event.error_line is not None and diagnosis.line in event.error_line  # which may have a remedy
-    return f"{how}: {event.error_line if is_last else diagnosis.line}"
-
-
-def before_run(facts: ProgramFacts, event: WorkerExited) -> str:
-    hint = "" if event.error_line is not None else "; see its stderr"
-    return f"{as_it_ended(facts, event)}; it exited before it reached worker.Run{hint}"
-
-
-def done(facts: ProgramFacts, event: WorkerExited) -> str:
-    start_step = facts.current.start_step
-    if facts.current.made_progress or start_step is None:
-        return DONE
-    return f"{DONE}; there was nothing to do: it is at total_steps ({start_step})"
-
-
-def as_decided(facts: ProgramFacts, event: WorkerExited) -> str:
-    decided = _decided_end(facts)[1]
-    return f"{decided}, without a checkpoint: {as_it_ended(facts, event)}" if is_left_unsaved(facts) else decided
-
-
-def _decided_end(facts: ProgramFacts) -> tuple[Cause, str]:
-    assert facts.current.decided_end is not None  # only where the core decided it
-    return facts.current.decided_end
-
-
-def as_an_earlier_daemon_asked(facts: ProgramFacts, event: WorkerExited) -> str:
-    return "stopped (requested before this daemon started)"
-
-
-def as_told_from_outside(facts: ProgramFacts, event: WorkerExited) -> str:
-    return f"told to stop from outside while the host was going away: {as_it_ended(facts, event)}"
-
-
-def as_its_gang(facts: ProgramFacts, event: WorkerExited) -> str:
-    return "another rank was told to stop, or its host goes away: saved and stopped together"
-
-
-def killed_for_memory(facts: ProgramFacts, event: WorkerExited) -> str:
-    text = as_it_ended(facts, event)
-    if event.oom is None or (event.diagnosis is not None and event.diagnosis.source is Source.KERNEL):
-        return _with_counter(text, event)
-    return f"{text}, sent by the kernel because memory ran out ({event.oom})"
-
-
-def _with_counter(text: str, event: WorkerExited) -> str:
-    return text if event.oom is None else f"{text}; {event.oom}"
-
-
-def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
-    return facts.current.reported_error or as_it_ended(facts, event)
-
-
-def as_its_gpu_failed(facts: ProgramFacts, event: WorkerExited) -> str:
-    """The faults of its GPUs, and how it ended; in its own words, if these say something else."""
-    faults = event.evidence.gpu[:NAMED_FAULTS] if event.evidence is not None else ()
-    is_same = event.diagnosis is None or event.diagnosis.source in (Source.GPU, Source.KERNEL, Source.STATUS)
-    how = restart.describe_exit(event.code, event.signal) if is_same else as_it_ended(facts, event)
-    return "; ".join((*faults, how))
-
-
-def without_training(facts: ProgramFacts, event: WorkerExited) -> str:
-    how = "before it reached worker.Run" if facts.current.has_spoken else "without using worker"
-    return f"{facts.policy.script} exited 0 {how}: nothing of it was saved; {USE_WORKER}"
-
-
-def out_of_memory(facts: ProgramFacts, event: WorkerExited) -> str:
-    if event.diagnosis is not None and event.diagnosis.what and event.diagnosis.source is not Source.CGROUP:
-        return _with_counter(as_it_ended(facts, event), event)
-    sender = f", sent by the kernel ({event.oom})" if event.oom else ""
-    return f"out of memory: {as_it_ended(facts, event)}{sender}"
-
-
-def without_completion(facts: ProgramFacts, event: WorkerExited) -> str:
-    return "exit status 0, but the worker never reported that training was done"
 
 
 Claim = Callable[[ProgramFacts, WorkerExited], bool]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
-from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
-from supervisor.core.actions.explaining import explain, with_consequence
+from supervisor.core.actions.exit_causes import classify_exit
+from supervisor.core.actions.explaining import DONE, explain, is_left_unsaved, with_consequence
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.launching import launch, retry, short_life_pause_s
 from supervisor.core.actions.memory_copies import copies_are_blamed, settle_memory

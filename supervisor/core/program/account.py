@@ -21,6 +21,7 @@ from supervisor.protocol.checkpoints.account import (
     StatedReason,
     Verdict,
     find_loss,
+    is_unmounted,
     judge,
     known_mount,
 )
@@ -68,9 +69,15 @@ def record_passed_over(facts: ProgramFacts, verdict: Verdict, chosen: Checkpoint
 
 
 def loss_at(facts: ProgramFacts, seen: StorageSeen) -> Loss | None:
-    """What is missing from the job's directory, as a look at it found; None if nothing is."""
-    place = _place(facts, seen)
-    return None if place is None else find_loss(facts.account.newest, place, *_words(facts, place))
+    """What is missing from the job's directory, as a look at it found; None if nothing is, or the next attempt asks the
+    store for it."""
+    place, newest = _place(facts, seen), facts.account.newest
+    if place is None or newest is None:
+        return None if seen.store_error is None else Loss(seen.store_error, waits=True)
+    answers = seen.has_store and seen.store_error is None
+    if answers and newest.mirror is not None and not is_unmounted(newest, place):
+        return None
+    return find_loss(newest, place, *_words(facts, place))
 
 
 def record_start(facts: ProgramFacts) -> None:
@@ -170,7 +177,8 @@ def record_mirrored(facts: ProgramFacts, mirrored: CheckpointMirrored) -> None:
         return
     known = before
     if known is None or known.name != mirrored.name:
-        known = ReportedCheckpoint(name.step, mirrored.name, directory, attempt=name.attempt)
+        mount = known_mount(None, directory, before)
+        known = ReportedCheckpoint(name.step, mirrored.name, directory, mount, name.attempt)
     facts.account = facts.account.changed_to(replace(known, mirror=mirrored.url, epoch=mirrored.epoch))
 
 
@@ -207,9 +215,11 @@ def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> SeenD
 def _words(facts: ProgramFacts, place: SeenDirectory) -> tuple[str, str]:
     """How a text about a loss begins and ends."""
     name = facts.policy.name
-    left = place.highest_step
+    left, newest = place.highest_step, facts.account.newest
     onward = "" if left is None else f"to go on from what is left, supervisorctl start --from-step {left} {name}; "
-    newest = facts.account.newest
+    if newest is not None and newest.mirror is not None and is_unmounted(newest, place):
+        start = f"supervisorctl start --from-step {newest.step} {name}"
+        onward = f"to have it fetched from its mirror to where the folder is now, {start}; "
     is_moved = newest is not None and newest.directory != place.directory  # then the text has a remedy of its own
     back = "" if is_moved else "mount the disk or put the folder back, and it goes on by itself; "
     remedy = f"{back}{onward}to give up what was trained, supervisorctl start --from-scratch {name}"

@@ -178,7 +178,8 @@ class CheckpointsSetAside(Event):
 class StorageSeen(Event):
     """The answer to LookAtStorage. `error`: why the directory can't be used, with its `errno`; None if it can be.
 
-    `highest_step`, `mount`, `passed_over`: as in CheckpointSelected.
+    `highest_step`, `mount`, `passed_over`: as in CheckpointSelected. `has_store`: the job has a mirror, which the next
+    attempt asks for what is missing; `store_error`: why that does not answer.
     """
 
     attempt: int
@@ -187,6 +188,8 @@ class StorageSeen(Event):
     highest_step: int | None = None
     mount: str | None = None
     passed_over: RejectedCheckpoint | None = None
+    has_store: bool = False
+    store_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Actions on the daemon as a whole: version, reload, shutdown, and open, which chooses the daemon."""
+"""Actions about no program: version, reload, shutdown; open, which chooses the daemon; completion, for a shell."""
 
 from dataclasses import replace
 
@@ -7,6 +7,9 @@ from supervisor.ctl.actions.base import Arguments, UsageError, no_arguments
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.settings import is_url
 from supervisor.ctl.terminal import ExitStatus, Terminal
+
+SHELLS = ("bash", "zsh", "fish")
+COMMANDS = ("supervisorctl", "supervisord")
 
 
 def version(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -66,3 +69,13 @@ def open_url(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         return ExitStatus.ERROR
     shown = status.status(terminal, [])
     return ExitStatus.OK if shown is ExitStatus.DOWN else shown  # opening it has succeeded, whatever its programs do
+
+
+def completion(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Prints the code with which a shell completes actions and names. Raises UsageError."""
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        raise UsageError(f"Error: completion requires one of {', '.join(SHELLS)}", ExitStatus.NO_NAME)
+    from argcomplete.shell_integration import shellcode  # loading it costs more than most actions
+
+    terminal.print_line(shellcode(COMMANDS, shell=arguments[0]))
+    return ExitStatus.OK

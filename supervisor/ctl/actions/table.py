@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from supervisor.ctl.actions import (
     checkpoints,
-    completion,
     configuration,
     daemon,
     events,
@@ -79,9 +78,9 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "completion": Action(
-        completion.completion,
+        daemon.completion,
         {"completion bash|zsh|fish": "Print the shell code that completes actions and names."},
-        options=completion.SHELLS,
+        options=daemon.SHELLS,
     ),
     "drill": Action(
         notices.drill,

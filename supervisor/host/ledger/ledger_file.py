@@ -5,12 +5,13 @@ damaged is set aside for a new one. Nothing here waits, or tries again: that is 
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
+from supervisor.host.ledger.migrations import transaction
 from supervisor.host.ledger.pruning import PRUNED_AT_ONCE, Pruning, prune_rows, shrink_some
 from supervisor.host.ledger.schema import (
     LedgerError,
@@ -81,13 +82,13 @@ class LedgerFile:
     def prune(self) -> bool:
         """Deletes some old rows, or gives some of their space back to the disk; returns whether there is more to do."""
         more = False
-        with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):  # a disk in trouble: later
+        with suppress(sqlite3.Error), decodable_errors(), transaction(self._connection):  # a disk in trouble: later
             more = self._pruning.prune_some(self._connection)
         return more or shrink_some(self._connection)
 
     def prune_programs(self, added: Mapping[str, int]) -> None:
         """Deletes old rows of the programs that have `added` many."""
-        with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):
+        with suppress(sqlite3.Error), decodable_errors(), transaction(self._connection):
             for name, count in added.items():
                 prune_rows(self._connection, "program = ?", (name,), count + PRUNED_AT_ONCE)
 
@@ -113,7 +114,7 @@ class LedgerFile:
             self._is_moved = True
         moved_to = self._moved_to
         self._open_again()
-        with _transaction(self._connection):
+        with transaction(self._connection):
             for sql, values in self._vital():
                 self._connection.execute(sql, values)
         self._damage = None
@@ -128,7 +129,7 @@ class LedgerFile:
     def _write_once(self, batch: Sequence[QueuedStatement]) -> tuple[sqlite3.Error | None, int]:
         lost = 0
         try:
-            with decodable_errors(), _transaction(self._connection):
+            with decodable_errors(), transaction(self._connection):
                 for sql, values, _, _ in batch:
                     try:
                         with decodable_errors():
@@ -142,15 +143,3 @@ class LedgerFile:
         except sqlite3.Error as error:
             return error, 0
         return None, lost
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits, priority, tree
@@ -61,14 +60,14 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> Process:
         child = _popen(request, command)
         priority.set_oom_score(child.pid, request.oom_score_adjust)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _raise_spawn_error(request, command, error)
+        raise explain(request.program, command, request.directory, error) from error
     try:
         start_time = read_start_time(child.pid) or 0  # a child that is not reaped always has one
         pidfd = os.pidfd_open(child.pid)
     except OSError as error:
         child.kill()
         child.wait()
-        _raise_spawn_error(request, command, error)
+        raise explain(request.program, command, request.directory, error) from error
     child.returncode = 0  # keeps Popen from reaping it; that is done through the pidfd
     return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit)
 
@@ -78,7 +77,20 @@ def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         cgroup_procs = _open_cgroup(request, until_exec)
         if _is_fast(request) and limits.can_use_inherited_nofile():
             until_exec.enter_context(limits.inherited_nofile())
-        return _popen_in_cgroup(request, command, cgroup_procs)
+        return start_configured(
+            Configured(
+                request.argv,
+                request.environment,
+                stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
+                stdout=request.stdout,
+                stderr=request.stderr,
+                executable=command,
+                directory=request.directory,
+                user=request.credentials.identity if request.credentials else None,
+                umask=request.umask,
+                prepare=_preparation(request, cgroup_procs),
+            )
+        )
 
 
 def _is_fast(request: SpawnRequest) -> bool:
@@ -115,24 +127,3 @@ def _preparation(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[]
             set_limits()
 
     return prepare
-
-
-def _popen_in_cgroup(request: SpawnRequest, command: Path, cgroup_procs: int | None) -> subprocess.Popen[bytes]:
-    return start_configured(
-        Configured(
-            request.argv,
-            request.environment,
-            stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
-            stdout=request.stdout,
-            stderr=request.stderr,
-            executable=command,
-            directory=request.directory,
-            user=request.credentials.identity if request.credentials else None,
-            umask=request.umask,
-            prepare=_preparation(request, cgroup_procs),
-        )
-    )
-
-
-def _raise_spawn_error(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:
-    raise explain(request.program, command, request.directory, error) from error

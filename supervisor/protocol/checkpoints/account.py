@@ -178,6 +178,14 @@ def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: 
     return Loss(f"{newest} and it is gone; the newest one that is left is of step {left}", waits=False)
 
 
+def is_unmounted(newest: ReportedCheckpoint, place: SeenDirectory) -> bool:
+    """Whether checkpoints are missing as the directory's disk is not mounted: nothing is to be fetched to there."""
+    if newest.directory != place.directory or not _is_moved(newest, place):
+        return False
+    loss = find_loss(newest, place, "", "")
+    return loss is not None and loss.waits
+
+
 def _is_moved(newest: ReportedCheckpoint, place: SeenDirectory) -> bool:
     """Whether the directory is on another file system now."""
     return newest.mount is not None and place.mount is not None and newest.mount != place.mount

@@ -8,7 +8,7 @@ from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.mirror.messages import FetchAnswer
-from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss, find_passed_over
+from supervisor.protocol.checkpoints.account import SeenDirectory, find_passed_over, is_unmounted
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import parse_name
@@ -101,13 +101,18 @@ class MirrorSelection:
         except MirrorError as error:
             raise OSError(errno.EHOSTUNREACH, str(error)) from error
 
+    async def find_store_error(self) -> str | None:
+        """Why the store can't be asked for what is missing here, with what follows; None if it answers."""
+        try:
+            await self._mirror.look()
+        except MirrorError as error:
+            return _nothing_here(error)
+        return None
+
     def _is_elsewhere(self, effect: effects.SelectCheckpoint, here: Selection) -> bool:
-        """Whether checkpoints are missing because the directory's disk is not mounted: nothing is fetched to there."""
         newest, seen, directory = effect.newest, here.seen, str(self._job.checkpoint_dir)
-        if newest is None or newest.directory != directory or newest.mount in (None, seen.mount):
-            return False
-        loss = find_loss(newest, SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over), "", "")
-        return loss is not None and loss.waits
+        place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
+        return newest is not None and is_unmounted(newest, place)
 
     async def _fetch_newer(
         self, here: Selection | None, effect: effects.SelectCheckpoint
@@ -135,7 +140,7 @@ class MirrorSelection:
                 remedy = f"{remedy}, or without what it has with {start} {steps.here} {name}"
                 return events.SelectionFailed(effect.attempt, f"{error}; {remedy}", permanent=True)
             if path is None:
-                text = f"{error}; there is no checkpoint of it here, and the store may have one; it is tried again"
+                text = _nothing_here(error)
                 return events.SelectionFailed(effect.attempt, text, permanent=False, errno=errno.EHOSTUNREACH)
             self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), begins_from=path)
             return None
@@ -168,3 +173,7 @@ def _with_refused(selection: Selection, effect: effects.SelectCheckpoint, answer
     rejected = [RejectedCheckpoint(place.rpartition("/")[2], f"in the mirror: {why}") for place, _, why in refused]
     passed_over = find_passed_over(max(known), rejected)
     return replace(selection, seen=replace(selection.seen, passed_over=passed_over))
+
+
+def _nothing_here(error: MirrorError) -> str:
+    return f"{error}; there is no checkpoint of it here, and the store may have one; it is tried again"

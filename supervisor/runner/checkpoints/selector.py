@@ -87,9 +87,13 @@ class CheckpointSelector:
             case effects.SelectCheckpoint():
                 await self.select(effect, order)
             case effects.LookAtStorage():
-                await self._storage.look(effect, has_mirror=self._job.mirror is not None)
+                await self._storage.look(effect, self._find_store_error if self._job.mirror is not None else None)
             case effects.QuarantineCheckpoints():
                 await self._storage.quarantine(effect)
+
+    async def _find_store_error(self) -> str | None:
+        """Why the job's mirror can't be asked; None if it can be. Only the chief's node of a gang asks it."""
+        return None if self._mirror is None else await self._mirror.find_store_error()
 
     def withdraw_order(self) -> None:
         """What an operator chose is not to be carried out any more."""

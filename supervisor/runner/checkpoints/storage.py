@@ -3,10 +3,12 @@
 import errno
 import os
 import time
+from collections.abc import Awaitable, Callable
 
 from supervisor.config import JobConfig
 from supervisor.core.failures.storage import remedy_for
 from supervisor.core.program import effects, events
+from supervisor.protocol.checkpoints.account import is_as_new
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.runner.attempt.services import ProgramServices
@@ -33,10 +35,12 @@ class CheckpointStorage:
         self._log = program.log
         self._is_looking = False
 
-    async def look(self, effect: effects.LookAtStorage, has_mirror: bool) -> None:
+    async def look(
+        self, effect: effects.LookAtStorage, find_store_error: Callable[[], Awaitable[str | None]] | None
+    ) -> None:
         """Posts whether the directory can be used and what it holds; nothing while an earlier look has no answer.
 
-        `has_mirror`: a store has what is missing here.
+        `find_store_error`: says why the job's mirror can't be asked for what is missing here; None: it has no mirror.
         """
         if self._is_looking:
             return
@@ -51,9 +55,11 @@ class CheckpointStorage:
         else:
             self.remember_remarks(seen)
             highest, newest = seen.highest_step, effect.newest
-            if has_mirror and newest is not None and newest.mirror is not None:
-                highest = newest.step  # the next attempt asks the store for it
-            self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount, seen.passed_over))
+            is_missing = highest is None or (newest is not None and not is_as_new(highest, newest))
+            has_store = find_store_error is not None
+            store_error = await find_store_error() if find_store_error is not None and is_missing else None
+            place = highest, seen.mount, seen.passed_over
+            self._post(events.StorageSeen(effect.attempt, None, None, *place, has_store, store_error))
         finally:
             self._is_looking = False
 

@@ -24,9 +24,10 @@ from supervisor.runner.fleet.configuration import ConfigurationReader
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurns
+from supervisor.runner.fleet.replacement import moves
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
-from supervisor.runner.fleet.updating import Updating, moves
+from supervisor.runner.fleet.updating import Updating
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.retiring import retire, until_memory_is_written
 from supervisor.runner.program.runner import Runner

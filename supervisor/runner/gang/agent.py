@@ -1,7 +1,7 @@
 """This daemon as one of a gang: meets the others before anything starts, begins with them, again if need be, and ends
 with them.
 
-The decisions are in `core/gang/view.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
+The decisions are in `core/gang/view.py`; the connections in `host/gang/link.py`. While workers train, whatever goes
 wrong on any node ends this turn everywhere, and nothing is started again by this daemon alone.
 """
 
@@ -25,7 +25,8 @@ from supervisor.core.gang.effects import (
 from supervisor.core.gang.roster import Roster
 from supervisor.core.gang.view import GangView, TurnPhase
 from supervisor.core.program.facts import State
-from supervisor.host.gang_link import GangLink, free_port
+from supervisor.host.gang.free_port import free_port
+from supervisor.host.gang.link import GangLink
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
 from supervisor.protocol.gang import (

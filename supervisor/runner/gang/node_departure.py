@@ -10,7 +10,7 @@ import structlog
 
 from supervisor.core.gang.roster import CHIEF
 from supervisor.core.program import notice_plan
-from supervisor.host.gang_link import GangLink
+from supervisor.host.gang.link import GangLink
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave
 from supervisor.runner.program.runner import Runner

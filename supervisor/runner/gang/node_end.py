@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.core.gang.roster import CHIEF
-from supervisor.host.gang_link import GangLink
+from supervisor.host.gang.link import GangLink
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave

@@ -43,7 +43,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
-from supervisor.protocol.checkpoints.account import StatedReason
+from supervisor.protocol.checkpoints.account import SeenDirectory, StatedReason, is_unmounted
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Phase
@@ -497,6 +497,14 @@ def test_what_another_host_has_put_into_the_mirror_is_waited_for() -> None:
 
     assert job.handle(CheckpointSelected(2, path, 100, None, 100, DISK), 7.0) == [Kill(2)]
     assert "its mirror s3://team/digits has it" in str(job.facts.current.decided_end)
+
+
+def test_a_checkpoint_of_another_host_in_the_mirror_does_not_make_an_unmounted_disk_look_like_a_place_for_it() -> None:
+    job = trained_to(100)
+
+    job.handle(CheckpointMirrored("step-0000000128.a7", "s3://team/digits", 2), 6.0)
+
+    assert is_unmounted(job.facts.account.newest or pytest.fail(), SeenDirectory("/data/digits", None, ROOT))
 
 
 def test_a_rank_of_a_gang_records_the_checkpoint_that_the_chief_has_named() -> None:

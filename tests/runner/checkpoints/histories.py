@@ -5,6 +5,7 @@ The core, the selection, the mirror's hold and what its process does are real, a
 at once.
 """
 
+import shutil
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +40,9 @@ from tests.runner.checkpoints.world import DirectStore, ModelLedger, ModelLog, M
 
 class Host:
     """One host. `reported`: the newest checkpoint that was reported here, unless a start from an older one has said
-    why; `given_up`: what an operator or a rollback has; `relies_on_hold`: the start that is being selected takes the
-    run for this host's own, and has not looked into the store; `disk`: where its checkpoints are."""
+    why; `newest_on`: the file system of the folder with it; `given_up`: what an operator or a rollback has;
+    `relies_on_hold`: the start that is being selected takes the run for this host's own, and has not looked into the
+    store; `disk`: where its checkpoints are."""
 
     place: GangPlace | None = None
     """In a gang."""
@@ -55,9 +57,10 @@ class Host:
         """Another machine takes its place."""
         self.disks += 1
         self.disk = self.world.folder / f"{self.name}{self.disks}"
-        self.home, self.mirror_url = "j", self.world.store
+        self.home, self.mirror_url, self.is_mounted = "j", self.world.store, True
         self.ledger = ModelLedger()
         self.reported: CheckpointName | None = None
+        self.newest_on: str | None = None
         self.given_up: set[CheckpointName | None] = set()
         self.has_go = self.trains = self.is_lowered = self.relies_on_hold = False
         self.begin_daemon()
@@ -66,6 +69,16 @@ class Host:
     def folder(self) -> Path:
         """The job's checkpoint_dir."""
         return self.disk / self.home
+
+    def mount_or_unmount(self) -> None:
+        """While nothing runs here."""
+        hidden, self.is_mounted = self.disk.with_name(f"{self.disk.name}-hidden"), not self.is_mounted
+        if self.is_mounted:
+            shutil.rmtree(self.disk, ignore_errors=True)
+            hidden.rename(self.disk)
+        else:
+            self.disk.mkdir(exist_ok=True)
+            self.disk.rename(hidden)
 
     # --- the daemon ---------------------------------------------------------------------------------------------------
 
@@ -78,7 +91,7 @@ class Host:
         self.services = Services(
             ledger,
             cast(Any, None),
-            DirectStore(),
+            DirectStore(lambda: None if self.is_mounted else "the file system below"),
             self.disk,
             self.disk,
             {},
@@ -137,6 +150,8 @@ class Host:
             self.given_up.clear()
         self.note(f"{event}")
         before, now = self.job.state, self.world.loop.time()
+        newest = self.job.facts.account.newest
+        self.newest_on = newest.mount if newest is not None and newest.directory == str(self.folder) else None
         decided = self.job.handle(event, now)
         self._follow(event, before, decided)
 
@@ -196,6 +211,8 @@ class Host:
         self.note(f"BEGINS at {begun}; reported {self.reported}, told {self.world.told}, older {older}")
         self.world.claim(is_behind == (older is not None), "begins at", begun, "reported", self.reported, older)
         begin_at = self.job.facts.begin_at
+        disk = None if self.newest_on is None or self.newest_on == self.job.facts.mount else self.newest_on
+        self.world.claim(self.is_mounted or disk is None or begin_at is not None, "begins without", disk)
         is_explained = older is not None or begin_at is not None
         is_explained = is_explained or (self.is_lowered and self.lowered_below in (None, self.world.told))
         is_unaware = self.relies_on_hold and self.world.holder != self.name  # it learns of that soon

@@ -5,6 +5,7 @@ What a host is made of is in `histories.py`.
 """
 
 import shutil
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import strategies as st
@@ -149,12 +150,14 @@ class Histories(WorldHistories):
         self.loop.do(lambda: None)
 
     @rule(number=HOSTS, resumes=st.booleans())
-    def daemon_is_replaced(self, number: int, resumes: bool) -> None:
-        """With its worker, as by a reboot."""
+    def daemon_is_replaced(self, number: int, resumes: bool, mounts: bool = False) -> None:
+        """With its worker, as by a reboot, after which the disk `mounts` if it was not there, or is not."""
         host = self.hosts[number]
         self.worker_is_killed(number)
         wanted = host.job.facts.wanted
         self.loop.do(host.end_daemon)
+        if mounts:
+            host.mount_or_unmount()
         host.begin_daemon()
         if resumes and wanted:
             self.post(host, events.StartRequested(resumes=True))
@@ -194,6 +197,17 @@ class Histories(WorldHistories):
             self.post(host, events.StartRequested(resumes=True))
 
     @rule(number=HOSTS)
+    def host_reboots_without_its_disk(self, number: int) -> None:
+        self.host_comes_to_train(number)
+        self.daemon_is_replaced(number, True, mounts=True)
+
+    @rule(number=HOSTS)
+    def disk_is_mounted(self, number: int) -> None:
+        host = self.hosts[number]
+        if not host.is_mounted and host.job.state not in ALIVE:
+            host.mount_or_unmount()
+
+    @rule(number=HOSTS)
     def host_is_lost(self, number: int) -> None:
         host = self.hosts[number]
         self.loop.do(host.end_daemon)
@@ -229,15 +243,78 @@ class TestNoHostBeginsBehindWithoutAReason(Histories.TestCase):
     """Run as hypothesis runs a state machine."""
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_what_a_start_has_passed_over_is_not_taken_for_another_hosts_by_the_next_daemon(lives: bool):
+@pytest.fixture
+def histories() -> Iterator[Histories]:
     histories = Histories()
     histories.begin()
-    try:
-        histories.host_comes_to_train(0)
-        histories.suspect_that_the_store_learns_of_late(0, lives)
+    yield histories
+    histories.teardown()
 
-        histories.claims_hold()
-        assert histories.hosts[0].trains and histories.hosts[0].mirror.status.epoch == 2
-    finally:
-        histories.teardown()
+
+def launched_while_it_waits(histories: Histories) -> int:
+    """The attempts of twenty looks."""
+    host = histories.hosts[0]
+    before = host.job.facts.attempt
+    for _ in range(20):
+        assert host.job.state is State.BACKOFF
+        histories.loop.do(host.expire)
+    return host.job.facts.attempt - before
+
+
+def test_disk_that_is_not_mounted_is_waited_for_without_launches_also_if_a_store_has_all(histories: Histories):
+    host = histories.hosts[0]
+    histories.host_comes_to_train(0)
+    histories.loop.do(host.end_worker, events.WorkerExited(1, WorkerExit.STOPPED))
+    histories.loop.do(host.post, events.StopRequested())
+    host.mount_or_unmount()
+    histories.post(host, events.StartRequested())
+
+    assert launched_while_it_waits(histories) == 0
+
+    assert "but the folder is now on the file system below" in (host.job.facts.reason or "")
+    host.mount_or_unmount()
+    histories.host_comes_to_train(0)
+    assert host.trains and histories.world.broken == []
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_store_that_alone_has_what_is_missing_is_waited_for_without_launches(histories: Histories, is_new: bool):
+    host = histories.hosts[0]
+    histories.host_comes_to_train(0)
+    histories.operator_stops(0)
+    histories.store_goes_or_comes()
+    if is_new:
+        histories.host_is_lost(0)
+    else:
+        shutil.rmtree(host.folder)
+    histories.post(host, events.StartRequested())
+
+    assert launched_while_it_waits(histories) == 0
+
+    assert ("cannot reach it" if is_new else "make the store reachable") in (host.job.facts.reason or "")
+    histories.store_goes_or_comes()
+    histories.host_comes_to_train(0)
+    assert host.trains and host.begun == CheckpointName(6, 1)
+
+
+def test_operator_begins_anew_also_if_a_store_that_alone_may_have_something_is_away(histories: Histories):
+    host = histories.hosts[0]
+    histories.store_goes_or_comes()
+    histories.post(host, events.StartRequested())
+    histories.loop.do(host.expire)
+    histories.post(host, events.BeginAtRequested(0))
+    histories.loop.do(host.expire)
+    histories.train(0, 1, True)
+
+    assert host.trains and host.begun is None
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_what_a_start_has_passed_over_is_not_taken_for_another_hosts_by_the_next_daemon(
+    histories: Histories, lives: bool
+):
+    histories.host_comes_to_train(0)
+    histories.suspect_that_the_store_learns_of_late(0, lives)
+
+    assert histories.world.broken == []
+    assert histories.hosts[0].trains and histories.hosts[0].mirror.status.epoch == 2

@@ -5,7 +5,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,9 @@ from supervisor.host.mirror import messages, process
 from supervisor.host.mirror.epochs import EpochLost, TakenOver
 from supervisor.host.mirror.run import LocalDamaged, MirroredRun, PartDamaged
 from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.checkpoints.selection import Selection
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.folder_epochs import known_epoch
 from supervisor.protocol.mirror.other_run import OtherRun
@@ -71,10 +73,19 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 
 class DirectStore(CheckpointStore):
-    """Answers at once, without a thread."""
+    """Answers at once, without a thread. `mount`: the file system that it finds; None: the one that is there."""
+
+    def __init__(self, mount: Callable[[], str | None]) -> None:
+        super().__init__()
+        self._mount = mount
 
     async def _run(self, directory: Path, work: Callable[[], Any]) -> Any:
-        return work()
+        answer, mount = work(), self._mount()
+        if mount is not None and isinstance(answer, DirectoryView):
+            return replace(answer, mount=mount)
+        if mount is not None and isinstance(answer, Selection):
+            return replace(answer, seen=replace(answer.seen, mount=mount))
+        return answer
 
 
 class ModelLedger:

@@ -12,7 +12,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.events import GangBegins, GangBroken
 from supervisor.core.program.facts import Policy, ProgramFacts, State
-from supervisor.host.gang_link import GangLink
+from supervisor.host.gang.link import GangLink
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import (

@@ -9,9 +9,7 @@ from tests import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
-ALL, SOME = (5, 7, 13), (5, 13)  # steps: an epoch has five, and its tail reads the dataset too
-FUNCTION = pytest.mark.nightly  # the corpus has a dataset that each epoch makes: tf_dataset_per_epoch
-FILES = pytest.mark.nightly  # test_passes.py reads the same from every position, without a kill
+KILLS = (5, 7, 13)  # steps: an epoch has five, and its tail reads the dataset too
 
 
 def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, str]:
@@ -22,19 +20,11 @@ def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, st
     return done.returncode, done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("kind", "replicas", "kills"),
-    [
-        *(("dataset", 2, SOME), pytest.param("files", 1, SOME, marks=FILES)),
-        *(pytest.param(*case, ALL, marks=pytest.mark.nightly) for case in (("dataset", 2), ("files", 1))),
-        pytest.param("function", 1, ALL, marks=FUNCTION),
-    ],
-)
-def test_killed_training_on_shuffled_data_ends_with_equal_bits(
-    kind: str, replicas: int, kills: tuple[int, ...], tmp_path: Path
-) -> None:
+@pytest.mark.nightly  # test_passes.py reads the same from every position; the corpus kills tf_dataset_per_epoch
+@pytest.mark.parametrize(("kind", "replicas"), [("dataset", 2), ("files", 1), ("function", 1)])
+def test_killed_training_on_shuffled_data_ends_with_equal_bits(kind: str, replicas: int, tmp_path: Path) -> None:
     undisturbed = train(kind, tmp_path / "undisturbed", replicas, 0)
 
-    for step in kills:
+    for step in KILLS:
         assert train(kind, tmp_path / "killed", replicas, step)[0] == -9
     assert train(kind, tmp_path / "killed", replicas, 0) == undisturbed

@@ -155,7 +155,13 @@ def subclassed() -> tuple[Any, dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stops", [(12,), pytest.param((2, 12), marks=pytest.mark.nightly)], ids=["once", "twice"])
 @pytest.mark.parametrize(
-    "make", [gan, vae, vae_with_a_loss, pytest.param(two_inputs, marks=pytest.mark.nightly), subclassed]
+    "make",
+    [
+        gan,
+        vae_with_a_loss,
+        subclassed,
+        *(pytest.param(again, marks=pytest.mark.nightly) for again in (vae, two_inputs)),
+    ],
 )
 def test_models_of_tutorials_end_like_an_undisturbed_run(
     make: Callable[[], tuple[Any, dict[str, Any]]],

@@ -30,8 +30,9 @@ from supervisor.protocol.wire.messages import (
 )
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
-from worker.process.control_pipe import LAST_WORDS_BYTES, WorkerChannel
+from worker.process.control_pipe import WorkerChannel
 from worker.process.requests import PendingRequests, SaveRequest
+from worker.process.sent_messages import LAST_WORDS_BYTES
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ ledger that the version before wrote in `tests/host/ledger/versions`, for ever.
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from supervisor.host.ledger.migrations import v13_progress, v14_names, v15_proofs, v16_diagnoses
@@ -33,6 +33,19 @@ OLDEST = min(STEPS) - 1
 """The earliest version that can be brought up to date."""
 
 
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is done in it is on the disk as a whole, or not at all. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
 def migrate(connection: sqlite3.Connection, path: Path, version: int) -> Path:
     """Brings the ledger `path` from `version` to the newest one; returns where a copy of it was kept.
 
@@ -40,15 +53,9 @@ def migrate(connection: sqlite3.Connection, path: Path, version: int) -> Path:
     """
     copy = _keep_copy(connection, path, version)
     for target in range(version + 1, max(STEPS) + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             STEPS[target](connection)
             connection.execute(f"PRAGMA user_version = {target}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
     return copy
 
 

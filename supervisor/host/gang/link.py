@@ -1,20 +1,19 @@
 """TCP connections between the daemons of a gang: the chief listens, the others connect and stay connected.
 
-Whoever connects to the chief has to prove first that it belongs here (`gang_admission.py`). A daemon that was dropped
+Whoever connects to the chief has to prove first that it belongs here (`admission.py`). A daemon that was dropped
 before it was let in tries again; how long, the view of the gang decides (rendezvous_timeout).
 """
 
 import asyncio
 import contextlib
 import secrets
-import socket
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from supervisor.host.gang_admission import HANDSHAKE_S, GangAdmission, is_address_of, require_whole
+from supervisor.host.gang.admission import HANDSHAKE_S, GangAdmission, is_address_of, require_whole
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import MAX_NODES, Allocation
 from supervisor.protocol.gang import (
@@ -34,7 +33,6 @@ from supervisor.protocol.gang import (
     UploadPart,
     WithoutWorker,
 )
-from supervisor.protocol.ports import local_ports, ports_to_try
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
@@ -293,21 +291,3 @@ class GangLink:
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
     return require_whole(await reader.readline())
-
-
-def free_port(wanted: int = 0) -> int:
-    """`wanted` if it is free at the moment and not one that the kernel may give to another program, or else another.
-
-    If another program takes it first, the next generation gets another. Raises OSError if there is none.
-    """
-    first = (wanted,) if wanted and wanted not in local_ports() else ()
-    for port in (*first, *ports_to_try()):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("", port))  # TensorFlow's server listens on every address
-            except OSError:
-                if port == 0:
-                    raise
-                continue
-            return int(sock.getsockname()[1])
-    raise AssertionError("the last one is any port")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.load import check_config
-from supervisor.config.migrated_file import CannotMigrate, write_migrated
+from supervisor.config.migration.migrated_file import CannotMigrate, write_migrated
 from supervisor.ini.problems import ConfigError
-from tests.config.test_migrate import OLD
+from tests.config.migration.test_outcomes import OLD
 from tests.fuzzing import cases
 
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from supervisor.host.gang_link import ACCEPTED_A_TURN, GangLink, free_port
+from supervisor.host.gang.free_port import free_port
+from supervisor.host.gang.link import ACCEPTED_A_TURN, GangLink
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import (

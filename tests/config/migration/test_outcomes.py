@@ -14,7 +14,7 @@ from supervisor.config.keys.groups import GroupConfig, ListenerConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import check_config
-from supervisor.config.migrate import CHANGED, PATHS, UNSET, MigrationOutcome, explain_migration
+from supervisor.config.migration.outcomes import CHANGED, PATHS, UNSET, MigrationOutcome, explain_migration
 
 OLD = """[supervisord]
 logfile = /tmp/d.log

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from supervisor.config.load import check_config
-from supervisor.config.migrate import PATHS
+from supervisor.config.migration.outcomes import PATHS
 from supervisor.ini.problems import Problem
 from supervisor.ini.reader import read_ini
 
