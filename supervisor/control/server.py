@@ -13,11 +13,12 @@ Which of many requests is answered next: `http/turns.py`. Root and the daemon's 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
 import structlog
 
@@ -31,7 +32,7 @@ from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connection import DEFAULT_TIMEOUTS, ClientTimeouts
 from supervisor.control.http.connections import Connections
-from supervisor.control.http.turns import SharedAnswers, Turns
+from supervisor.control.http.turns import Turns
 from supervisor.control.metrics import page, sampling
 from supervisor.control.page import files
 from supervisor.control.page.live import LivePages
@@ -40,7 +41,6 @@ from supervisor.control.supervisor_api import routes
 from supervisor.host.peers import peer_of
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
-COMMANDS = "/api/v1/"
 ACCEPT_TURNS = 4  # of the loop, until a client that asyncio has accepted is among the connections
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ async def serve(
     `until_adopted`: what every answer waits for.
     """
     clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
-    lanes = Lane(), Lane()
+    lanes = Lanes(Turns(), Turns())
     try:
         for endpoint in endpoints:
             application = _Application(endpoint, context, pages, lanes, until_adopted)
@@ -75,12 +75,11 @@ async def serve(
         await clients.close(CLOSE_TIMEOUT_S)
 
 
-class Lane:
-    """The turns of clients that only wait for each other."""
+class Lanes(NamedTuple):
+    """Turns of clients that only wait for each other."""
 
-    def __init__(self) -> None:
-        self.turns = Turns()
-        self.answers = SharedAnswers(self.turns)
+    privileged: Turns
+    others: Turns
 
 
 class _Application:
@@ -91,11 +90,11 @@ class _Application:
         endpoint: Endpoint,
         context: CommandContext,
         pages: LivePages,
-        lanes: tuple[Lane, Lane],
+        lanes: Lanes,
         until_adopted: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._until_adopted = until_adopted
-        self._privileged, self._others = lanes
+        self._lanes = lanes
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -138,16 +137,10 @@ class _Application:
 
     async def answer(self, request: web.Request) -> web.Response:
         """The response to an admitted request; errors become JSON."""
-        if self._until_adopted is not None:
-            await self._until_adopted()
-        lane, client = self._lane_of(request)
-        if (key := _shared_by(request)) is not None:
-            return await lane.answers.get(client, request.path, key, partial(self._answer_now, request))
-        await lane.turns.take(client, request.path)
-        return await self._answer_now(request)
-
-    async def _answer_now(self, request: web.Request) -> web.Response:
         try:
+            if self._until_adopted is not None:
+                await self._until_adopted()
+            await self._take_turn(request)
             return await self._routes.dispatch(request)
         except CommandError as error:
             return _error(error.code, str(error))
@@ -213,19 +206,13 @@ class _Application:
     # --- who asks -----------------------------------------------------------------------------------------------------
 
     async def _take_turn(self, request: web.Request) -> None:
-        """Returns in the turn of the event loop in which more may be done for a request."""
-        lane, client = self._lane_of(request)
-        await lane.turns.take(client, request.path)
-
-    def _lane_of(self, request: web.Request) -> tuple[Lane, str]:
-        """Whose turns a request has, and as which client: those of root and the daemon's user, on a unix socket, or of
-        all others."""
-        lane = self._others
+        """Returns in a turn of the event loop in which something may be done for the request."""
+        is_privileged = False
         if self._endpoint.is_unix:
             with suppress(OSError):
-                if peer_of(request.connection).is_trusted:
-                    lane = self._privileged
-        return lane, access.client_of(request.connection, request.remote)
+                is_privileged = peer_of(request.connection).is_trusted
+        lane = self._lanes.privileged if is_privileged else self._lanes.others
+        await lane.take(access.client_of(request.connection, request.remote), request.path)
 
     def _require_change(self, caller: audit.Caller) -> None:
         caller.require_change_rights()
@@ -244,16 +231,6 @@ class _Application:
         if login is None and not access.may_change(peer, self._endpoint.owner):
             refusal = f"uid {peer.uid} may read but not change anything; run the command as root or the socket's owner"
         return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
-
-
-def _shared_by(request: web.Request) -> Hashable | None:
-    """What requests with the same answer have in common; None if each is to have its own."""
-    if request.method == "GET" and request.path == "/metrics":
-        return request.path, request.headers.get("accept")
-    command = find_command(request.path.removeprefix(COMMANDS)) if request.path.startswith(COMMANDS) else None
-    if request.method == "POST" and command is not None and not command.changes:
-        return request.path, request.body
-    return None
 
 
 def _arguments(request: web.Request) -> dict[str, object]:

@@ -2,87 +2,72 @@
 
 Some answers take some hundredths of a second on a host with many programs, and hundreds of clients may ask at once:
 
-- In one turn of the event loop one answer is made, or a few that are made are sent. Then the loop does what else there
-  is to do.
+- In one turn of the event loop one answer is begun, and then none for some turns. In these, everything else goes on,
+  also a new request, which would otherwise wait for an answer to others in each turn that it needs itself.
 - Clients, which are users and addresses (`access.client_of`), have turns one after another, and so have the commands of
   each: who asks for the status on hundreds of connections waits for its own, and not with anything else.
-- Of one client's requests that only read, those that say the same and still wait get one answer. It is as new as that
-  which each would get alone, as it is made after all of them have come.
 """
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable
 
-from supervisor.control.http.web import Response
-
-MAKING = 1.0  # of a turn
-SENDING = 0.2  # of a turn: about a fifth of a millisecond, and as much to read the next request
+TURNS_BETWEEN = 4  # a request needs about eight until it is answered; an empty one takes 20 µs
 
 
 class Turns:
-    """Lets as much go on in each turn of the running event loop as fits in, of each client and command in its turn."""
+    """Lets one request at a time go on, of each client and each of its commands in turn."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, OrderedDict[str, deque[tuple[asyncio.Future[None], float]]]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()
+        """By client and command; who is first has the next turn."""
         self._is_scheduled = False
+        self._turns_until_next = 0
 
-    async def take(self, client: str, command: str, share: float = MAKING) -> None:
-        """Returns in a turn that has room for it. `share`: of that turn."""
+    async def take(self, client: str, command: str) -> None:
+        """Returns in a turn of the running event loop in which this may go on, and nothing else that waits here."""
         granted = asyncio.get_running_loop().create_future()
-        commands = self._waiting.setdefault(client, OrderedDict())
-        commands.setdefault(command, deque()).append((granted, share))
+        self._waiting.setdefault(client, OrderedDict()).setdefault(command, deque()).append(granted)
         self._schedule()
-        await granted
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self._discard(client, command, granted)
+            raise
 
     def _schedule(self) -> None:
-        if self._waiting and not self._is_scheduled:
+        if not self._is_scheduled and (self._waiting or self._turns_until_next):
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        self._is_scheduled, left = False, 1.0
-        while self._waiting and left > 0:
-            granted, share = self._next()
-            if not granted.done():  # its client is still there
-                granted.set_result(None)
-                left -= share
+        self._is_scheduled = False
+        if self._turns_until_next:
+            self._turns_until_next -= 1
+        elif self._grant_next():
+            self._turns_until_next = TURNS_BETWEEN
         self._schedule()
 
-    def _next(self) -> tuple[asyncio.Future[None], float]:
-        """The next one, whose client and command go behind all others."""
-        client, commands = self._waiting.popitem(last=False)
-        command, requests = commands.popitem(last=False)
-        request = requests.popleft()
-        if requests:
-            commands[command] = requests
-        if commands:
-            self._waiting[client] = commands
-        return request
+    def _grant_next(self) -> bool:
+        """Lets the first one go on; its client and command go behind all others. False: all have gone."""
+        while self._waiting:
+            client, commands = next(iter(self._waiting.items()))
+            command, requests = next(iter(commands.items()))
+            granted = requests[0]
+            self._waiting.move_to_end(client)
+            commands.move_to_end(command)
+            self._discard(client, command, granted)
+            if not granted.done():  # else its client has gone, in this turn
+                granted.set_result(None)
+                return True
+        return False
 
-
-class SharedAnswers:
-    """One answer for all equal requests that wait for the same turn."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._waiting: dict[tuple[str, Hashable], asyncio.Task[Response]] = {}
-
-    async def get(self, client: str, command: str, key: Hashable, make: Callable[[], Awaitable[Response]]) -> Response:
-        """What `make` gives, called in a turn after this call, by the first of those with this `key`."""
-        task = self._waiting.get((client, key))
-        if task is None:
-            task = asyncio.create_task(self._make(client, command, key, make))
-            self._waiting[client, key] = task
-        answer = await asyncio.shield(task)  # it goes on for the others if this one is gone
-        await self._turns.take(client, command, SENDING)
-        return answer
-
-    async def _make(
-        self, client: str, command: str, key: Hashable, make: Callable[[], Awaitable[Response]]
-    ) -> Response:
-        try:
-            await self._turns.take(client, command)
-        finally:
-            del self._waiting[client, key]
-        return await make()
+    def _discard(self, client: str, command: str, request: asyncio.Future[None]) -> None:
+        """Forgets a request; one that had its turn is not there any more."""
+        commands = self._waiting.get(client, OrderedDict())
+        requests = commands.get(command, deque())
+        if request in requests:
+            requests.remove(request)
+        if not requests:
+            commands.pop(command, None)
+        if not commands:
+            self._waiting.pop(client, None)

@@ -106,16 +106,12 @@ class Programs:
         """Returns once it is known which workers of an earlier daemon run, or shortly after somebody first asked: until
         then they would be shown as stopped.
         """
-        now = asyncio.get_running_loop().time()
         if self._shown_from is None:
-            self._shown_from = now + ADOPTION_WAIT_S
-        if now >= self._shown_from:
-            return
+            self._shown_from = asyncio.get_running_loop().time() + ADOPTION_WAIT_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._shown_from):
                 for runner in tuple(self.runners.values()):
                     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
-                self._shown_from = now  # from now on each answer comes at once
 
     async def until_adoption_settled(self, runner: Runner) -> None:
         """Returns once it is known whether an earlier daemon's worker runs; at once while the nodes of a gang meet."""
