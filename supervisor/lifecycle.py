@@ -187,7 +187,7 @@ class DaemonLifecycle:
         loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
         watches = [background.start(watch.watch()) for watch in loops]
         watches.append(
-            background.start(keep_folders(self._state, self._settings.runtime_dir, parts.services.log_reads))
+            background.start(keep_folders(self._state, self._settings.runtime_dir, parts.services.blocking_calls))
         )
         try:
             while not (start.done() or exit_requested.done()):

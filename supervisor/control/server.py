@@ -7,18 +7,18 @@ all this. `GET /` is a page for browsers. The folder supervisor_api serves Super
 
 A GET never changes anything, and requests from any other page in a browser are refused.
 
-Some answers take a tenth of a second on a host with many programs, and hundreds of clients may ask at once. So in each
-turn of the event loop one answer is begun, or one call of a multicall, besides those to root and the daemon's user.
+Which of many requests is answered next: `http/turns.py`. Root and the daemon's user have turns of their own.
 """
 
 import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
 import structlog
 
@@ -32,13 +32,13 @@ from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connection import DEFAULT_TIMEOUTS, ClientTimeouts
 from supervisor.control.http.connections import Connections
+from supervisor.control.http.turns import Turns
 from supervisor.control.metrics import page, sampling
 from supervisor.control.page import files
 from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
 from supervisor.control.supervisor_api import routes
 from supervisor.host.peers import peer_of
-from supervisor.host.service.loop_share import SHARE_S, LoopShare
 
 CLOSE_TIMEOUT_S = 1.0  # for responses that are still being sent when the daemon exits
 ACCEPT_TURNS = 4  # of the loop, until a client that asyncio has accepted is among the connections
@@ -58,10 +58,10 @@ async def serve(
     `until_adopted`: what every answer waits for.
     """
     clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
-    share = LoopShare()
+    lanes = Lanes(Turns(), Turns())
     try:
         for endpoint in endpoints:
-            application = _Application(endpoint, context, pages, share, until_adopted)
+            application = _Application(endpoint, context, pages, lanes, until_adopted)
             listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
             await listeners[-1].begin()
         yield
@@ -75,6 +75,13 @@ async def serve(
         await clients.close(CLOSE_TIMEOUT_S)
 
 
+class Lanes(NamedTuple):
+    """Turns of clients that only wait for each other."""
+
+    privileged: Turns
+    others: Turns
+
+
 class _Application:
     """Decides who may come in at one endpoint, and answers them."""
 
@@ -83,11 +90,11 @@ class _Application:
         endpoint: Endpoint,
         context: CommandContext,
         pages: LivePages,
-        share: LoopShare,
+        lanes: Lanes,
         until_adopted: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._until_adopted = until_adopted
-        self._share = share
+        self._lanes = lanes
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -199,21 +206,13 @@ class _Application:
     # --- who asks -----------------------------------------------------------------------------------------------------
 
     async def _take_turn(self, request: web.Request) -> None:
-        """Returns in a turn of the event loop in which nothing else is done for clients who are not privileged."""
-        if self._is_privileged(request):
-            await asyncio.sleep(0)
-        else:
-            await self._share.wait_turn()
-            self._share.use(SHARE_S)  # all of it: what an answer costs is known only afterwards
-
-    def _is_privileged(self, request: web.Request) -> bool:
-        """Whether root or the daemon's user asks, on a unix socket."""
-        if not self._endpoint.is_unix:
-            return False
-        try:
-            return peer_of(request.connection).is_trusted
-        except OSError:
-            return False
+        """Returns in a turn of the event loop in which something may be done for the request."""
+        is_privileged = False
+        if self._endpoint.is_unix:
+            with suppress(OSError):
+                is_privileged = peer_of(request.connection).is_trusted
+        lane = self._lanes.privileged if is_privileged else self._lanes.others
+        await lane.take(access.client_of(request.connection, request.remote), request.path)
 
     def _require_change(self, caller: audit.Caller) -> None:
         caller.require_change_rights()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from supervisor.host.children import HOOK_VARIABLES
 from supervisor.host.hooks import QUEUED, SHOWN_BYTES, HookEvent, HookRunner
 from tests.places import ROOT
 from tests.reading import alive, content
@@ -63,6 +65,70 @@ def test_a_command_gets_the_facts_and_a_bare_environment_in_order(hooks: HookRun
     assert {"PATH", "LANG", "STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"} <= names
     assert not names & {"HOME", "PYTHONPATH", "USER"}
     assert hooks.failure_summary is None
+
+
+def test_a_hook_s_variables_are_its_own_where_the_daemon_has_such(
+    hooks: HookRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a daemon has that a hook of another one started."""
+    for name in HOOK_VARIABLES:
+        monkeypatch.setenv(name, "the daemon's")
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\necho $STEPKEEPER_EVENT $STEPKEEPER_PROGRAM > {tmp_path}/told\n")
+
+    hooks.run_hook(happening(command))
+    hooks.close(PATIENCE_S)
+
+    assert (tmp_path / "told").read_text() == "failed digits\n"
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of each group that is killed: whether its leader still has its number, or another may have it."""
+    killed, kill_group = list[str](), os.killpg
+
+    def note_and_kill(group: int, number: int) -> None:
+        try:
+            os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            killed.append("nobody, or a stranger")
+        else:
+            killed.append("a child")
+            kill_group(group, number)
+
+    monkeypatch.setattr(os, "killpg", note_and_kill)
+    return killed
+
+
+@pytest.mark.hostile
+def test_a_command_that_takes_too_long_is_killed_before_its_number_is_free(killed: list[str]):
+    hooks = HookRunner(timeout_s=0.1)
+
+    hooks.run_hook(happening("/bin/sleep", 1000))
+    wait_until(lambda: hooks.failed, "it is given up")
+
+    assert killed == ["a child"]
+    hooks.close(0.0)
+
+
+@pytest.mark.hostile
+def test_a_command_that_has_just_ended_is_not_killed_at_the_daemon_s_end(
+    hooks: HookRunner, killed: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    reap, closed = subprocess.Popen.wait, threading.Event()
+
+    def end_daemon_once_reaped(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        status = reap(process, timeout)
+        ending = threading.Thread(target=hooks.close, args=(0.0,))
+        ending.start()
+        ending.join()
+        closed.set()
+        return status
+
+    monkeypatch.setattr(subprocess.Popen, "wait", end_daemon_once_reaped)
+    hooks.run_hook(happening("/bin/true"))
+    assert closed.wait(PATIENCE_S)
+
+    assert killed == []
 
 
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path):

@@ -108,10 +108,11 @@ class ProgramConfig(HookKeys):
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that exits with 0 if the program is healthy, run as its user, in its directory, with "
-        "its variables (also SUPERVISOR_PROCESS_NAME, SUPERVISOR_GROUP_NAME, SUPERVISOR_SERVER_URL) and "
-        "SUPERVISOR_PROGRAM_PID, while it is RUNNING. An unhealthy program is restarted; a job flushes first. "
-        "A command that can't be run says nothing; `status` names it.",
+        "Command that exits with 0 if the program is healthy, run while it is RUNNING, as its `user` and in its "
+        "`directory`, with the daemon's umask. It has the variables that `user`, `environment` and `environment_file` "
+        "give the program, SUPERVISOR_ENABLED, SUPERVISOR_PROCESS_NAME, SUPERVISOR_GROUP_NAME, SUPERVISOR_SERVER_URL "
+        "and SUPERVISOR_PROGRAM_PID, but none that are its process's alone, such as NOTIFY_SOCKET. An unhealthy "
+        "program is restarted; a job flushes first. A command that can't be run says nothing; `status` names it.",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one.")

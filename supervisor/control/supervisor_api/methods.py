@@ -175,12 +175,15 @@ async def call(
 async def _multicall_results(
     context: CommandContext, caller: Caller, calls: Sequence[Value], take_turn: Callable[[], Awaitable[None]]
 ) -> list[Value]:
-    """The results of a multicall. Other tasks run after each call; the size of all results is limited."""
+    """The results of a multicall. Other tasks run after each call; the size of all results is limited.
+
+    If it is cancelled, the call that is being made goes on, and no further one begins.
+    """
     size_bytes, results = 0, list[Value]()
     for item in calls:
         await take_turn()
         if size_bytes < MAX_BYTES:
-            results.append(await _call_result(context, caller, item))
+            results.append(await asyncio.shield(_call_result(context, caller, item)))
             size_bytes += text_size(results[-1])
         else:
             results.append(

@@ -56,9 +56,11 @@ async def _rpc(
         log.warning("rpc.not_understood", error=str(error))
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST) from error
     try:
-        # shielded: a command runs to its end even if its client disconnects
-        calling = methods.call(context, find_caller(request), name, parameters, partial(take_turn, request))
-        result = await asyncio.shield(calling)
+        caller = find_caller(request)
+        calling = methods.call(context, caller, name, parameters, partial(take_turn, request))
+        # a command runs to its end even if its client disconnects; of a multicall that can only read, the one call does
+        leaves_nothing = name == methods.MULTICALL and caller.refusal is not None
+        result = await (calling if leaves_nothing else asyncio.shield(calling))
         answer = response(result) if text_size(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))

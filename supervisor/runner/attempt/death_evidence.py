@@ -63,13 +63,13 @@ async def _gather(exited: WorkerExited, config: ProgramConfig, services: Service
     channel = "stdout" if config.redirect_stderr else "stderr"
     begin = partial(services.ledger.output_begins.newest, config.name, channel, exited.attempt)
     looks = [
-        _within(ends_at, services.log_reads.run_for_folder(folder, partial(_look_at_disk, use, folder)))
+        _within(ends_at, services.blocking_calls.run_for_folder(folder, partial(_look_at_disk, use, folder)))
         for use, folder in _folders(config, path)
     ]
     gpus = services.gpus if config.job is not None else None
     printed, kernel, disks, _ = await asyncio.gather(
         read_end(config, services, deceased.since_wall_at, begin),
-        _within(ends_at, services.log_reads.run_for_folder(KMSG, partial(_kernel_lines, services))),
+        _within(ends_at, services.blocking_calls.run_for_folder(KMSG, partial(_kernel_lines, services))),
         asyncio.gather(*looks),
         asyncio.sleep(0) if gpus is None or not gpus.is_started else gpus.catch_up(),
     )

@@ -57,7 +57,7 @@ async def read_end(config: ProgramConfig, services: Services, since_wall_at: flo
             while True:
                 begins = begin()
                 is_whole = begins is not None and not services.logs.is_captured(path)
-                before, looked = looked, await services.log_reads.run(path, _read_tail, path, since, begins)
+                before, looked = looked, await services.blocking_calls.run(path, _read_tail, path, since, begins)
                 if looked == before and (was_whole or (looked is not None and looked[2])):
                     break
                 was_whole = is_whole

@@ -68,7 +68,8 @@ class Services:
     hooks: HookRunner = field(default_factory=HookRunner)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     listeners: ListenerHub = field(default_factory=ListenerHub)
-    log_reads: BlockingCalls = field(default_factory=BlockingCalls)
+    blocking_calls: BlockingCalls = field(default_factory=BlockingCalls)
+    """For what may hang: reads of logs, of the kernel's log and of the configuration, looks at disks and processes."""
     kernel_reports: KernelReports = field(default_factory=lambda: KernelReports(may_matter))
     stops: ThreadsOfUsers = field(default_factory=lambda: ThreadsOfUsers(STOPS_AT_ONCE, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)

@@ -155,7 +155,7 @@ async def find_start_obstacle(config: ProgramConfig, services: Services, *, look
     folder = config.directory or Path(config.command[0]).parent
     look = partial(_start_obstacle, config, services.environment, looks_up_user)
     try:
-        return await services.log_reads.run_for_folder(folder, look)
+        return await services.blocking_calls.run_for_folder(folder, look)
     except RuntimeError as failure:  # the host has no thread to spare
         return f"cannot look at {folder}: {failure}"
 

@@ -101,11 +101,11 @@ class ConfigurationReader:
         broken: tuple[BrokenSection, ...] = ()
         in_use = {name: runner.config for name, runner in self._runners.items()}
         try:
-            config = await self._services.log_reads.run(None, self._read)  # its disk may be away
+            config = await self._services.blocking_calls.run(None, self._read)  # its disk may be away
         except SectionsBroken as error:
             if is_whole:
                 raise
-            config, broken = await self._services.log_reads.run(None, leave_out_broken, error, in_use)
+            config, broken = await self._services.blocking_calls.run(None, leave_out_broken, error, in_use)
             log.error(
                 "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
             )

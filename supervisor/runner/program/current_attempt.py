@@ -114,7 +114,7 @@ class CurrentAttempt:
         if attempt is not None and self.has_to_note_descendants:
             with contextlib.suppress(RuntimeError):  # the host has no thread to spare
                 note = attempt.process.note_descendants
-                await self._services.log_reads.run_for_folder(Path(self._config.name), note)
+                await self._services.blocking_calls.run_for_folder(Path(self._config.name), note)
         then()
 
     # --- it begins ----------------------------------------------------------------------------------------------------

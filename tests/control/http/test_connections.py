@@ -572,22 +572,59 @@ async def test_clients_who_come_all_at_once_leave_the_event_loop_its_turns(tmp_p
     assert 0 < max(after - before for before, after in pairwise(held)) <= ACCEPTED_A_TURN
 
 
-@pytest.mark.hostile
-async def test_many_who_ask_at_once_are_answered_in_turns_of_the_event_loop():
-    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+def listener_of(kind: str, folder: Path) -> socket.socket:
+    """Where root, or the daemon's user, comes in, or where anybody does."""
+    if kind == "anybody":
+        listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(folder / "s"))
+        listener.listen(100)
     listener.setblocking(False)
+    return listener
+
+
+def ask(connected: contextlib.ExitStack, listener: socket.socket, path: str) -> socket.socket:
+    client = connected.enter_context(socket.socket(listener.family))
+    client.connect(listener.getsockname())
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return client
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", ["anybody", "root"])
+async def test_many_who_ask_at_once_are_answered_in_turns_of_the_event_loop(kind: str, tmp_path: Path):
+    listener = listener_of(kind, tmp_path)
     no_daemon, poll, answered = cast(Any, None), select.poll(), [0]
     async with serve([Endpoint(listener, os.geteuid())], no_daemon):
         with contextlib.ExitStack() as connected:
             for _ in range(30):
-                client = connected.enter_context(socket.create_connection(listener.getsockname()))
-                client.sendall(b"GET /index.html HTTP/1.1\r\nHost: x\r\n\r\n")
-                poll.register(client, select.POLLIN)
+                poll.register(ask(connected, listener, "/index.html"), select.POLLIN)
             while answered[-1] < 30:
                 await asyncio.sleep(0)
                 answered.append(len(poll.poll(0)))
 
     assert max(after - before for before, after in pairwise(answered)) == 1
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", ["anybody", "root"])
+async def test_a_question_waits_for_no_more_than_a_few_of_many_others(kind: str, tmp_path: Path):
+    listener = listener_of(kind, tmp_path)
+    no_daemon, others, own = cast(Any, None), select.poll(), select.poll()
+    async with serve([Endpoint(listener, os.geteuid())], no_daemon):
+        with contextlib.ExitStack() as connected:
+            for _ in range(60):
+                others.register(ask(connected, listener, "/index.html"), select.POLLIN)
+            while not others.poll(0):
+                await turn_loop(1)
+            before = len(others.poll(0))
+            own.register(ask(connected, listener, "/page.js"), select.POLLIN)
+            while not own.poll(0):
+                await turn_loop(1)
+            answered_before = len(others.poll(0)) - before
+
+    assert answered_before <= 6
 
 
 @pytest.mark.hostile

@@ -1,5 +1,6 @@
 """Supervisor's XML-RPC: what stock clients do not try, what the daemon does while it leaves, and hostile bodies."""
 
+import asyncio
 import http.client
 import os
 import signal
@@ -17,7 +18,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.control.base.audit import Caller
-from supervisor.control.supervisor_api import methods
+from supervisor.control.http import web
+from supervisor.control.supervisor_api import methods, routes
 from supervisor.control.supervisor_api.methods import METHODS, MULTICALL
 from supervisor.control.supervisor_api.xmlrpc import (
     MAX_DEPTH,
@@ -33,6 +35,7 @@ from tests.reading import alive, content
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon
 from tests.system.test_daemon import switches
+from tests.waiting import turn_loop
 
 STUBBORN = """[program:stubborn]
 command=/bin/sh -c "trap '' TERM; printf 'bell \\007 byte \\377 end\\n'; while :; do sleep 0.1; done"
@@ -467,3 +470,30 @@ async def test_calls_of_a_multicall_wait_for_their_turns() -> None:
     results = await methods.call(context, caller, methods.MULTICALL, [calls], take_turn)
 
     assert len(results) == len(turns) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(("refusal", "made"), [("may only read", False), (None, True)], ids=["reader", "owner"])
+async def test_a_client_that_disconnects_leaves_work_behind_only_if_it_may_change_things(
+    refusal: str | None, made: bool
+) -> None:
+    """Whoever may connect could leave 70,000 calls in each request, and send the next."""
+    turns: list[int] = []
+
+    async def take_turn(request: web.Request) -> None:
+        turns.append(1)
+        if len(turns) == 3:
+            client.cancel()
+        await asyncio.sleep(0)
+
+    answers, no_daemon = web.Routes(), cast(Any, None)
+    routes.add_routes(answers, no_daemon, lambda request: Caller(refusal=refusal), take_turn)
+    body = xmlrpc.client.dumps(([{"methodName": "system.listMethods", "params": []}] * 100,), MULTICALL).encode()
+    request = web.Request("POST", "/RPC2", {}, {"content-length": "1"}, no_daemon, None, body=body)
+
+    client = asyncio.create_task(answers.dispatch(request))
+    await asyncio.wait([client])
+    await turn_loop(1000)
+
+    assert client.cancelled()
+    assert (len(turns) == 100) == made

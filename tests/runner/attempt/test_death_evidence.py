@@ -135,7 +135,7 @@ async def test_of_many_deaths_at_once_a_few_are_looked_into_at_a_time(tmp_path: 
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[program:main]\ncommand=/bin/true\n")
     config, reads = load_config(path, os.environ).programs["main"], CountedReads()
-    counted = replace(services, log_reads=reads)
+    counted = replace(services, blocking_calls=reads)
     exited = events.WorkerExited(1, signal=9)
 
     ends = await asyncio.gather(

@@ -138,7 +138,7 @@ async def test_a_stop_that_comes_meanwhile_finds_the_exit_handled(tmp_path: Path
 
 
 class Looks:
-    """The log file at each look, and whether a pipe still leads to it: stands in for `log_reads` and `logs`."""
+    """The log file at each look, and whether a pipe still leads to it: stands in for `blocking_calls` and `logs`."""
 
     logger_pid = 1
 
@@ -163,7 +163,7 @@ async def end_of(tmp_path: Path, looks: Looks, *, begin_is_known: bool = True) -
     (tmp_path / "test.conf").write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{section}")
     config = load_config(tmp_path / "test.conf", os.environ).programs["main"]
     begin = LogPosition(1, 0, 0, 0) if begin_is_known else None
-    services = SimpleNamespace(logs=looks, log_reads=looks)
+    services = SimpleNamespace(logs=looks, blocking_calls=looks)
     return await read_end(config, services, None, lambda: begin)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,8 @@
 """What is told of a program's configuration to its process."""
 
+import asyncio
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.standby.facts import StandbyKind
+from supervisor.host.health_checks import HealthChecks
 from supervisor.host.processes import marks
 from supervisor.runner.attempt import starting
 from supervisor.runner.attempt.launching import (
@@ -151,3 +154,27 @@ async def test_programs_and_the_commands_beside_them_have_nothing_of_an_outer_da
     }
     assert of_program == own
     assert of_check == own | {"SUPERVISOR_SERVER_URL": "unix:///own", "SUPERVISOR_PROGRAM_PID": "12"}
+
+
+@pytest.mark.integration
+async def test_a_health_check_has_what_the_page_says(program, services: Services, tmp_path: Path):
+    """docs/configuration.md, `healthcheck_command`."""
+    (tmp_path / "more.env").write_text("MORE=of the file\n")
+    keys = f"directory={tmp_path}\numask=077\nenvironment=OWN=its\nenvironment_file={tmp_path}/more.env\nnotify=true\n"
+    config, served = (
+        program(keys),
+        replace(services, environment={"PATH": os.environ["PATH"]}, server_url="unix:///own"),
+    )
+    show = 'echo "$PWD $(umask)"; env | sort | grep -E "^(OWN|MORE|SUPERVISOR|NOTIFY|CUDA|PYTHONHASH)"; exit 1'
+
+    check = command_beside(config, "healthcheck_command", ("/bin/sh", "-c", show), 12, served)
+    said = str(await asyncio.to_thread(HealthChecks().failure_of, check))
+
+    directory, mask, variables = said.removeprefix("healthcheck_command exited with status 1: ").split(" ", 2)
+    daemon_mask = os.umask(0)
+    os.umask(daemon_mask)
+    assert (directory, mask) == (str(tmp_path), f"{daemon_mask:04o}")
+    assert variables == (
+        "MORE=of the file OWN=its SUPERVISOR_ENABLED=1 SUPERVISOR_GROUP_NAME=digits SUPERVISOR_PROCESS_NAME=digits "
+        "SUPERVISOR_PROGRAM_PID=12 SUPERVISOR_SERVER_URL=unix:///own"
+    )
