@@ -127,7 +127,7 @@ def test_credentials_that_are_refused_are_named_with_the_remedy_and_taken_anew(
 
 def test_store_that_does_not_answer_in_time_is_an_error(s3_store: ObjectStore, proxy: FaultyProxy, tmp_path: Path):
     name = made(tmp_path / "a", 100)
-    run = host(s3_store.url, tmp_path / "a", silence_timeout="200ms")
+    run = host(s3_store.url, tmp_path / "a", silence_timeout="1s")
     epoch = run.begin_epoch(name, 0)
     released = threading.Event()
     proxy.fault = Fault(1, Moment.BEFORE, "^PUT .*ckpt", action=released.wait, goes_on=True)
