@@ -172,7 +172,8 @@ class ProofProcess:
         except (ValueError, ProtocolError) as error:  # the first: a line that is too long
             raise ProofFailed(f"its process printed what is no report: {str(error)[:200]}") from error
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), ENDS_WITHIN_S)
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                await process.wait()
         last = self._last_words.strip().splitlines()[-1:] or ["it gave no reason"]
         raise ProofFailed(f"its process ended without a report: {last[0]}")
 
@@ -192,7 +193,8 @@ class ProofProcess:
             return
         await asyncio.to_thread(self._kill, process.pid)
         with contextlib.suppress(TimeoutError):  # asyncio waits for its pipes too, which may be full
-            await asyncio.wait_for(process.wait(), REAPED_WITHIN_S)
+            async with asyncio.timeout(REAPED_WITHIN_S):
+                await process.wait()
         # closes the pipes now: left to asyncio, that may come after the end of the loop, and is an error then
         process._transport.close()  # type: ignore[attr-defined]
         self.is_removed = await remove_scratch(self._plan.scratch)
@@ -220,7 +222,8 @@ async def remove_scratch(scratch: ScratchFolder) -> bool:
         log.warning("proof.not_removed", folder=scratch.name, reason=error.strerror)
         return False
     try:
-        status = await asyncio.wait_for(process.wait(), REMOVED_WITHIN_S)
+        async with asyncio.timeout(REMOVED_WITHIN_S):
+            status = await process.wait()
     except TimeoutError:
         status = None
     finally:

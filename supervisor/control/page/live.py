@@ -80,7 +80,8 @@ class LivePages:
                     yield self._event(since)
                     continue
                 try:
-                    await asyncio.wait_for(self._changed.wait(), ALIVE_EVERY_S)
+                    async with asyncio.timeout(ALIVE_EVERY_S):
+                        await self._changed.wait()
                 except TimeoutError:
                     yield b": alive\n\n"
         finally:

@@ -106,7 +106,8 @@ class Ledger:
         """Waits until all that is recorded now is on the disk; False if it is not, and is tried again."""
         queued = self._writer.queued
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wrap_future(self._writer.written())
         return self._writer.has_written(queued)
 
     def records_left_out(self, program: str) -> int:

@@ -44,7 +44,8 @@ class WantedPrograms:
             return None
         late = None
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
+            async with asyncio.timeout(RECORD_WAIT_S):
+                await asyncio.wrap_future(self._writer.written())
         except TimeoutError:
             late = f"its disk did not answer within {RECORD_WAIT_S:g} s"
         if is_recorded():  # of what is wanted: whatever keeps the ledger from being written, or has changed since

@@ -115,7 +115,8 @@ def _own_login() -> dict[str, str]:
 async def look_up(user: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
     """Looks the user up, so that `cached_credentials` has an answer; returns after `timeout_s` at the latest."""
     try:
-        await asyncio.wait_for(asyncio.wrap_future(_start_lookup(user)), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wrap_future(_start_lookup(user))
     except TimeoutError:
         text = f"cannot run as {user}: the password database has not answered for {timeout_s:g} s"
         _last_answers.setdefault(user, SpawnError(f"{text}; it is tried again", permanent=False))

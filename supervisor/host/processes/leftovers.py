@@ -81,7 +81,8 @@ async def _ends_within(descriptor: int, timeout_s: float) -> bool:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, ended.set)
     try:
-        await asyncio.wait_for(ended.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await ended.wait()
     except TimeoutError:
         return False
     finally:

@@ -243,10 +243,10 @@ async def saved_by(
     if config.job is None:
         return []
     with contextlib.suppress(TimeoutError, OSError):
-        listing = await asyncio.wait_for(
-            checkpoints.list_checkpoints(directory or config.job.checkpoint_dir, verify=False, user=config.user),
-            SLOW_DISK_S,
-        )
+        async with asyncio.timeout(SLOW_DISK_S):
+            listing = await checkpoints.list_checkpoints(
+                directory or config.job.checkpoint_dir, verify=False, user=config.user
+            )
         mine = [entry for entry in listing if entry.attempt == attempt and not (entry.quarantined or entry.fetched)]
         return sorted(mine, key=lambda entry: entry.step, reverse=True)
     return []

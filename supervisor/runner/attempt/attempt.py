@@ -118,7 +118,8 @@ class LiveAttempt:
         def request_stacks() -> bool:
             return self.process.send_signal(STACKS_SIGNAL, group=False)
 
-        return await asyncio.wait_for(asyncio.to_thread(work), limit_s / 2 + 1.0)
+        async with asyncio.timeout(limit_s / 2 + 1.0):
+            return await asyncio.to_thread(work)
 
     def detach(self) -> None:
         """Leaves it, as it is, to the next daemon."""

@@ -51,7 +51,8 @@ class Acknowledgements:
             await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
             await runner.wait_until(partial(_loses_nothing, runner))
         try:
-            await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)
+            async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT_S):
+                await source.acknowledge(id)
         except Exception as error:  # noqa: BLE001 - the host goes away anyway, only later
             log.warning("notice.not_acknowledged", source=source.name, id=id, error=repr(error))
         else:

@@ -57,7 +57,8 @@ class StartTurn:
     async def wait_ready(self, timeout_s: float) -> None:
         """Until it is ready, or for that long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_ready.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._is_ready.wait()
 
     @property
     def is_ready(self) -> bool:

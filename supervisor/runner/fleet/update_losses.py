@@ -159,7 +159,8 @@ async def _find_missing_newest(
     refusal = f"cannot apply the section of {runner.name}"
     try:
         look = store.look(job.checkpoint_dir, has_new_user, user=program.user, expected=newest.name)
-        seen = await asyncio.wait_for(look, LOOK_TIMEOUT_S)
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            seen = await look
     except TimeoutError:
         return f"{refusal}: checkpoint_dir {directory} did not answer within {LOOK_TIMEOUT_S:g} s; {follows}"
     except (OSError, RuntimeError) as error:

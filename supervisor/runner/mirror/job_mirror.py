@@ -301,7 +301,8 @@ class JobMirror(ProgramObserver):
         self._is_damaged = error.is_damaged
         pause_s = DAMAGED_RETRY_S if error.is_damaged else URGENT_RETRY_S if self._is_urgent else RETRY_S
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._retry_now.wait(), pause_s)
+            async with asyncio.timeout(pause_s):
+                await self._retry_now.wait()
         return True
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -121,7 +121,8 @@ class PersistedStateStore(ProgramObserver):
             listing = self._services.checkpoints.attempts_in(job.checkpoint_dir, self._config.user)
             highest, highest_here = self._last_reported_attempts()
             with contextlib.suppress(TimeoutError, OSError, RuntimeError):  # the last: no thread to spare
-                listed = await asyncio.wait_for(listing, SLOW_DISK_S)
+                async with asyncio.timeout(SLOW_DISK_S):
+                    listed = await listing
                 highest, highest_here = max(highest, listed.highest), max(highest_here, listed.highest_here)
             if self._job.skip_saved_attempts(highest, highest_here):
                 effect = "where an operator, or a divergence, had the next start begin is forgotten"

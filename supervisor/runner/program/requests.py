@@ -33,7 +33,8 @@ class WorkerRequests(ProgramObserver):
         answer = self._exports[id] = asyncio.get_running_loop().create_future()
         send(Export(attempt, id))
         try:
-            return await asyncio.wait_for(answer, limit_s)
+            async with asyncio.timeout(limit_s):
+                return await answer
         except TimeoutError:
             text = f"cannot export: the worker has not answered for {limit_s:.0f} s; does the program handle `export`?"
             return Exported(attempt, id, 0, error=text)

@@ -37,7 +37,8 @@ async def observe_silence(
     for number in range(effect.looks):
         await asyncio.sleep(began_at + effect.over_s * number / (effect.looks - 1) - time.monotonic())
         try:
-            is_there = await asyncio.wait_for(services.blocking_calls.run_for_folder(folder, series.look), LOOK_LIMIT_S)
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                is_there = await services.blocking_calls.run_for_folder(folder, series.look)
         except (OSError, RuntimeError, TimeoutError) as error:  # RuntimeError: no thread to spare
             log.warning("silence.not_looked_at", attempt=effect.attempt, error=str(error) or "no answer")
             is_there = False

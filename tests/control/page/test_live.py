@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ class Fleet:
         self.steps: dict[str, int] = {}
         self.looks = 0
         self.is_broken = False
+        self.on_read: Callable[[], object] = lambda: None
 
     async def status(self, context: object) -> StatusAnswer:
         self.looks += 1
@@ -32,6 +34,8 @@ class Fleet:
         if self.is_broken:
             self.is_broken = False
             raise RuntimeError("a defect")
+        on_read, self.on_read = self.on_read, lambda: None
+        on_read()
         programs = [Program(name, step) for name, step in self.steps.items()]
         return StatusAnswer(tuple(programs), None, None)  # type: ignore[arg-type]
 
@@ -106,6 +110,25 @@ async def test_page_that_reads_slowly_gets_the_newest_state_and_nothing_piles_up
 
     assert (await page.read())["programs"]["a"]["step"] == 19
     await page.stream.aclose()
+
+
+async def test_page_whose_connection_is_ended_as_something_changes_ends_too(fleet: Fleet, pages: LivePages):
+    """As when the daemon leaves, which waits for its connections."""
+    fleet.steps = {"a": 0}
+    page = Page(await pages.respond(REQUEST))
+    await page.read()
+
+    async def read_on() -> None:
+        async for _ in page.stream:
+            pass
+
+    reading = asyncio.create_task(read_on())
+    await wait_until_async(lambda looks=fleet.looks: fleet.looks > looks, "it waits for a change")
+    fleet.steps["a"] = 1
+    fleet.on_read = lambda: asyncio.get_running_loop().call_soon(reading.cancel)
+    await asyncio.wait({reading}, timeout=5)
+
+    assert reading.cancelled()
 
 
 async def test_second_page_gets_everything_too(fleet: Fleet, pages: LivePages):
