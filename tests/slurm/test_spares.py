@@ -138,7 +138,7 @@ def test_a_node_whose_daemon_is_killed_twice_is_not_taken_again(cluster: Cluster
 
 
 def test_a_link_that_is_cut_and_mended(cluster: Cluster, undisturbed: list[str]) -> None:
-    gang = Spared(cluster, "cut", pause=1.0)
+    gang = Spared(cluster, "cut", pause=2.0)  # it has to come back before the end
     job = gang.begin()
     until_training(gang, job)
     node = cluster.nodes[1]

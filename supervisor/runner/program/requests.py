@@ -30,7 +30,8 @@ class WorkerRequests(ProgramObserver):
         If the worker ends first, or is silent for `limit_s`, that is the answer.
         """
         id = secrets.randbits(48)  # an earlier daemon may have asked the same worker
-        answer = self._exports[id] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Exported] = asyncio.get_running_loop().create_future()
+        self._exports[id] = answer
         send(Export(attempt, id))
         try:
             async with asyncio.timeout(limit_s):
